@@ -1,0 +1,180 @@
+"""How long a filter call takes, side by side with the floor, as kube-scheduler asks it.
+
+    python bench/filter.py [--nodes 100 1000 5000] [--calls 400] [--out docs/benchmarks/filter.md]
+
+Both servers run at once and are asked in turn, call by call, over one keep-alive connection each, so that whatever
+else the machine does hits both alike. The figure to read is the ratio. Names come in a new order with every call, as
+the scheduler's parallel filters leave them. Three pods: one that fits every node, one that fits some, one that fits
+none (and is told why, node by node).
+"""
+
+from __future__ import annotations
+
+import argparse
+import http.client
+import json
+import random
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE))
+
+from big_cluster import node_name  # noqa: E402 - a neighbour, not a package
+
+# Against GPUs of 40, 80 and 46 GB with about half of it free.
+PODS = {"fits every node": "4Gi", "fits some nodes": "24Gi", "fits no node": "60Gi"}
+FLOOR_PORT, SERVICE_PORT = 18881, 18882
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    nodes: int
+    pod: str
+    floor_ms: list[float]
+    service_ms: list[float]
+    resident_mib: float
+
+    def ratio(self, share: float) -> float:
+        return quantile(self.service_ms, share) / quantile(self.floor_ms, share)
+
+
+def quantile(values: list[float], share: float) -> float:
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
+
+
+def body(pod: str, memory: str, names: list[str]) -> bytes:
+    """A pod of the size that a training Job's pods have, not a bare minimum."""
+    container = {
+        "name": "train", "image": "registry.example/team/train:2024.11", "command": ["python", "train.py"],
+        "env": [{"name": f"SETTING_{i}", "value": f"value-{i}"} for i in range(12)],
+        "resources": {"limits": {"cpu": "8", "memory": "64Gi"}, "requests": {"cpu": "8", "memory": "64Gi"}},
+        "volumeMounts": [{"name": f"data-{i}", "mountPath": f"/data/{i}"} for i in range(4)],
+    }  # fmt: skip
+    manifest = {
+        "metadata": {
+            "name": pod, "namespace": "team-a", "uid": f"uid-{pod}", "resourceVersion": "123456",
+            "labels": {"app": "train", "batch.kubernetes.io/job-name": pod},
+            "annotations": {"vramcast.dev/share": "true", "vramcast.dev/gpu-memory": memory},
+        },
+        "spec": {"containers": [container], "schedulerName": "vramcast-scheduler", "priority": 0},
+        "status": {"phase": "Pending"},
+    }  # fmt: skip
+    # Compact, as Go writes it.
+    return json.dumps({"Pod": manifest, "Nodes": None, "NodeNames": names}, separators=(",", ":")).encode()
+
+
+def binding(pod: str, node: str) -> bytes:
+    names = {"PodName": pod, "PodNamespace": "team-a", "PodUID": f"uid-{pod}", "Node": node}
+    return json.dumps(names).encode()
+
+
+def ask(connection: http.client.HTTPConnection, payload: bytes, path: str = "/filter") -> float:
+    started = time.perf_counter()
+    connection.request("POST", path, payload, {"Content-Type": "application/json"})
+    response = connection.getresponse()
+    response.read()
+    elapsed = (time.perf_counter() - started) * 1e3
+    if response.status != 200:
+        raise SystemExit(f"a call failed with {response.status}")
+    return elapsed
+
+
+def measure(nodes: int, calls: int) -> list[Result]:
+    names = [str(node_name(number)) for number in range(nodes)]
+    floor = subprocess.Popen([sys.executable, str(HERE / "floor.py"), str(FLOOR_PORT)])
+    service = subprocess.Popen(
+        [sys.executable, str(HERE / "big_cluster.py"), str(SERVICE_PORT), str(nodes)], stderr=subprocess.DEVNULL
+    )
+    try:
+        to_floor, to_service = connect(FLOOR_PORT), connect(SERVICE_PORT)
+        wait_ready(SERVICE_PORT)
+        return [measure_pod(nodes, pod, names, calls, to_floor, to_service, service.pid) for pod in PODS]
+    finally:
+        for process in (floor, service):
+            process.terminate()
+            process.wait()
+
+
+def measure_pod(
+    nodes: int, pod: str, names: list[str], calls: int,
+    to_floor: http.client.HTTPConnection, to_service: http.client.HTTPConnection, pid: int,
+) -> Result:  # fmt: skip
+    shuffle = random.Random(nodes).shuffle
+    floor_ms, service_ms = [], []
+    for call in range(calls + 50):
+        shuffle(names)
+        name = f"{pod.replace(' ', '-')}-{call}"
+        payload = body(name, PODS[pod], names)
+        pair = (ask(to_floor, payload), ask(to_service, payload))
+        # As a scheduler would go on; it is refused, so the cluster stays half full.
+        ask(to_service, binding(name, names[0]), "/bind")
+        if call >= 50:
+            floor_ms.append(pair[0])
+            service_ms.append(pair[1])
+    return Result(nodes, pod, floor_ms, service_ms, psutil.Process(pid).memory_info().rss / 2**20)
+
+
+def connect(port: int) -> http.client.HTTPConnection:
+    deadline = time.monotonic() + 30
+    while True:
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+        try:
+            connection.connect()
+        except OSError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.05)
+        else:
+            return connection
+
+
+def wait_ready(port: int) -> None:
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline:
+        connection = connect(port)
+        connection.request("GET", "/readyz")
+        if connection.getresponse().status == 200:
+            return
+        time.sleep(0.1)
+    raise SystemExit("the service did not get ready within two minutes")
+
+
+def table(results: list[Result]) -> str:
+    lines = [
+        "| nodes x 8 GPUs | pod | floor P50 / P99 ms | vramcast P50 / P99 ms | ratio P50 / P99 | memory MiB |",
+        "|---|---|---|---|---|---|",
+    ]
+    for r in results:
+        floor = f"{quantile(r.floor_ms, 0.5):.2f} / {quantile(r.floor_ms, 0.99):.2f}"
+        service = f"{quantile(r.service_ms, 0.5):.2f} / {quantile(r.service_ms, 0.99):.2f}"
+        ratio = f"{r.ratio(0.5):.2f} / {r.ratio(0.99):.2f}"
+        lines.append(f"| {r.nodes} | {r.pod} | {floor} | {service} | {ratio} | {r.resident_mib:.0f} |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--nodes", type=int, nargs="+", default=[100, 1000, 5000])
+    parser.add_argument("--calls", type=int, default=400)
+    parser.add_argument("--out", type=Path)
+    arguments = parser.parse_args()
+    results = []
+    for nodes in arguments.nodes:
+        print(f"{nodes} nodes ...", file=sys.stderr, flush=True)
+        results += measure(nodes, arguments.calls)
+    text = table(results)
+    print(text)
+    if arguments.out:
+        arguments.out.parent.mkdir(parents=True, exist_ok=True)
+        arguments.out.write_text(f"# Filter latency beside the floor\n\n{(__doc__ or '').strip()}\n\n{text}\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,23 @@
+{{/* Both secrets of mode `extender` with tls.source `helm`: made once, then read back, so that an upgrade changes
+     nothing. Rendered several times, so the first result is kept in the release's values. */}}
+{{- define "vramcast.certificates" -}}
+{{- if not (hasKey .Values "_certificates") -}}
+{{- $server := lookup "v1" "Secret" .Release.Namespace (include "vramcast.serverSecret" .) -}}
+{{- $client := lookup "v1" "Secret" .Release.Namespace (include "vramcast.clientSecret" .) -}}
+{{- if and $server $client -}}
+{{- $_ := set .Values "_certificates" (dict "server" $server.data "client" $client.data) -}}
+{{- else -}}
+{{- $ca := genCA (printf "%s-ca" (include "vramcast.fullname" .)) (int .Values.tls.days) -}}
+{{- $name := include "vramcast.serverName" . -}}
+{{- $names := list $name (printf "%s.cluster.local" $name) (include "vramcast.fullname" .) -}}
+{{- $addresses := list -}}
+{{- with .Values.extender.service.clusterIP -}}{{- $addresses = list . -}}{{- end -}}
+{{- $serverPair := genSignedCert $name $addresses $names (int .Values.tls.days) $ca -}}
+{{- $clientPair := genSignedCert "kube-scheduler" nil nil (int .Values.tls.days) $ca -}}
+{{- $_ := set .Values "_certificates" (dict
+    "server" (dict "ca.crt" ($ca.Cert | b64enc) "tls.crt" ($serverPair.Cert | b64enc) "tls.key" ($serverPair.Key | b64enc))
+    "client" (dict "ca.crt" ($ca.Cert | b64enc) "tls.crt" ($clientPair.Cert | b64enc) "tls.key" ($clientPair.Key | b64enc))) -}}
+{{- end -}}
+{{- end -}}
+{{- toJson .Values._certificates -}}
+{{- end -}}

@@ -1,0 +1,5 @@
+"""`python -m vramcast` is the same as `vramcast`."""
+
+from vramcast.cli import main
+
+main()

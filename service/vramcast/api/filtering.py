@@ -1,0 +1,132 @@
+"""POST /filter: which nodes have GPUs with room for the pod, and why the others do not."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from vramcast.api import wire
+from vramcast.api.service import Answer, Service
+from vramcast.cluster.objects import to_record
+from vramcast.core.errors import InvalidTask, NotLeading, NotSynced
+from vramcast.core.fit import Decision
+from vramcast.core.pod import PodRecord
+from vramcast.core.promise import Demand
+from vramcast.core.reasons import Reason, reason_text
+from vramcast.settings import UndescribedPolicy
+
+
+async def filter_nodes(service: Service, body: bytes) -> Answer:
+    args = wire.decode_args(body)
+    pod = to_record(args.pod)
+    if pod.task is None and pod.invalid is None and pod.ask is None:
+        service.remember(pod)
+        return Answer(wire.everything_passes(args), pod.key, decision="passes: asks for no GPU")
+    try:
+        demand = service.state.demand(pod)
+    except InvalidTask as error:
+        return _filter_undescribed(service, args, pod, error)
+    if demand is None or (not demand.needs_mib and pod.task is None):
+        return _filter_undescribed(service, args, pod, None)
+    try:
+        service.check_synced()
+        await service.leadership.await_lead()
+        # In this order: who is stopped in between finds its lead over, or its version outdated.
+        pod = service.newest(pod)
+        service.leadership.check()
+    except NotSynced as error:
+        return Answer(wire.filter_error(str(error)), pod.key, decision=str(error), cause="not_synced")
+    except NotLeading as error:
+        return Answer(wire.filter_error(str(error)), pod.key, decision=str(error), cause="not_leading")
+    return await _filter_described(service, args, pod, demand)
+
+
+async def _filter_described(service: Service, args: wire.ExtenderArgs, pod: PodRecord, demand: Demand) -> Answer:
+    ledger = service.state.ledger
+    # Asked again, the scheduler has forgotten what it was told before.
+    ledger.release_hold(pod.uid)
+    asked = wire.ask_board(args, ledger.board)
+    decision = ledger.decide(demand, asked.columns)
+    if not decision.fits.any() and _may_settle(service, decision):
+        asked, decision = await _settle(service, args, demand)
+    fits = decision.fits
+    # From here to the end no await: what was seen is what is taken.
+    feasible = int(np.count_nonzero(fits))
+    service.remember(pod)
+    if feasible:
+        if asked.items is None or not service.settings.node_cache_capable:
+            ledger.hold(decision, service.clock())
+        service.turned_away.discard(pod.uid)
+    else:
+        service.turned_away.add(pod, service.state.revision, service.clock())
+    texts = wire.reason_texts(decision) if feasible < len(fits) else {}
+    said = _count(service, pod, decision, feasible, texts)
+    return Answer(wire.filter_result(args, asked, fits, decision.reasons, texts), pod.key, decision=said)
+
+
+def _may_settle(service: Service, decision: Decision) -> bool:
+    """Is it worth a moment? Only holds stand in the way, or the scheduler has heard something that we have not."""
+    held = bool((decision.reasons == Reason.HELD).any())
+    return held or service.turned_away.knows_no_news(decision.demand.uid, service.state.revision)
+
+
+async def _settle(service: Service, args: wire.ExtenderArgs, demand: Demand) -> tuple[wire.Asked, Decision]:
+    """Wait for news, decide again; nodes may have come and gone meanwhile, so they are looked up again too."""
+    ledger = service.state.ledger
+    deadline = service.clock() + service.settings.settle_wait_seconds
+    while True:
+        left = deadline - service.clock()
+        happened = left > 0 and await service.news.wait(left)
+        asked = wire.ask_board(args, ledger.board)
+        decision = ledger.decide(demand, asked.columns)
+        fits = bool(decision.fits.any())
+        if fits or not happened or not _may_settle(service, decision):
+            service.metrics.settle_waits.labels("settled" if fits else "in_vain").inc()
+            return asked, decision
+
+
+def _count(service: Service, pod: PodRecord, decision: Decision, feasible: int, texts: dict[Reason, str]) -> str:
+    """The metrics of one decision, and the line for the log."""
+    metrics = service.metrics
+    if pod.task is not None and (product := next(iter(decision.demand.needs_mib), None)) is not None:
+        metrics.forecasts.labels(service.forecaster.forecast(pod.task, product).source).inc()
+    if feasible == len(decision.reasons):
+        return f"fits {feasible} nodes"
+    counts = np.bincount(decision.reasons).tolist()
+    for reason in texts:
+        metrics.node_rejections.labels(reason.label).inc(counts[reason])
+    commonest = max(texts, key=lambda reason: counts[reason])
+    if not feasible:
+        metrics.pods_rejected.labels(commonest.label).inc()
+    why = "; ".join(f"{counts[reason]} {text}" for reason, text in texts.items())
+    return f"fits {feasible} of {len(decision.reasons)} nodes: {why}"
+
+
+def _filter_undescribed(service: Service, args: wire.ExtenderArgs, pod: PodRecord, error: InvalidTask | None) -> Answer:
+    """A pod without a usable description: as the policy says, but never beside pods that share by promise."""
+    service.remember(service.newest(pod))
+    if error is not None:
+        service.metrics.invalid_tasks.inc()
+        service.tell_pod(pod, "InvalidTaskDescription", str(error), warning=True)
+    asked = wire.ask_board(args, service.state.ledger.board)
+    rejected = service.state.ledger.board.sharing(asked.columns)
+    if service.settings.undescribed is UndescribedPolicy.REJECT:
+        rejected = np.ones(len(asked.columns), dtype=np.bool_)
+    reason, text = _undescribed_reason(service, pod, error)
+    reasons = np.where(rejected, reason, Reason.FITS)
+    if rejected.any():
+        service.metrics.node_rejections.labels(reason.label).inc(int(np.count_nonzero(rejected)))
+    if rejected.all() and len(rejected):
+        service.metrics.pods_rejected.labels(reason.label).inc()
+        service.turned_away.add(pod, service.state.revision, service.clock())
+    said = f"not described: passes {np.count_nonzero(~rejected)} of {len(rejected)} nodes"
+    said += f": {error}" if error is not None else ""
+    return Answer(wire.filter_result(args, asked, ~rejected, reasons, {reason: text}), pod.key, decision=said)
+
+
+def _undescribed_reason(service: Service, pod: PodRecord, error: InvalidTask | None) -> tuple[Reason, str]:
+    if error is not None:
+        return Reason.INVALID_TASK, f"task description: {str(error)[:300]}"
+    if service.settings.undescribed is UndescribedPolicy.REJECT:
+        return Reason.UNDESCRIBED, reason_text(Reason.UNDESCRIBED)
+    resource = pod.ask.resource if pod.ask else "a GPU"
+    return Reason.SHARING, reason_text(Reason.SHARING, resource=resource)

@@ -1,0 +1,166 @@
+"""HTTP around the verbs: a bare ASGI app, because every call of the scheduler passes through it.
+
+Bad bodies get a 4xx that says what is wrong; a defect of ours gets a 500 without its innards, and a log entry with
+them. kube-scheduler takes anything but a 200 as an error of the extender.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from typing import Any
+from urllib.parse import parse_qsl
+
+import msgspec
+import structlog
+
+from vramcast.api import inspection
+from vramcast.api.binding import bind_pod
+from vramcast.api.filtering import filter_nodes
+from vramcast.api.preempting import preempt_pods
+from vramcast.api.prioritizing import prioritize_nodes
+from vramcast.api.service import Answer, Service
+from vramcast.core.errors import InvalidInput, NotSynced
+from vramcast.observe.metrics import VERBS
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+Verb = Callable[[Service, bytes], Awaitable[Answer]]
+Page = Callable[[Service, bytes, Mapping[str, str]], Awaitable[Answer]]
+
+JSON = b"application/json"
+TEXT = b"text/plain; charset=utf-8"
+METRICS = b"text/plain; version=0.0.4; charset=utf-8"
+
+log = structlog.get_logger("vramcast")
+
+
+class BodyTooLarge(Exception):
+    """More than the setting allows; nothing of it is kept."""
+
+
+class HttpApp:
+    """Routes are a dict: a look-up is all the scheduler's path pays for them.
+
+    `probes_only`: what may be open to the network, because it changes nothing and tells no secrets.
+    """
+
+    def __init__(self, service: Service, *, probes_only: bool = False) -> None:
+        self._service = service
+        self._seconds = {verb: service.metrics.request_seconds.labels(verb) for verb in VERBS}
+        self._max_body_bytes = service.settings.max_body_mib << 20
+        self._verbs: dict[str, Verb] = {
+            "/filter": filter_nodes,
+            "/prioritize": prioritize_nodes,
+            "/bind": bind_pod,
+            "/preempt": preempt_pods,
+        }
+        self._pages: dict[str, tuple[str, Page]] = {
+            "/forecast": ("POST", inspection.show_forecast),
+            "/explain": ("POST", inspection.explain_pod),
+            "/state": ("GET", inspection.show_state),
+        }
+        self._probes: dict[str, Callable[[], tuple[int, bytes, bytes]]] = {
+            "/healthz": lambda: (200, TEXT, b"ok\n"),
+            "/readyz": self._ready,
+            "/metrics": lambda: (200, METRICS, service.metrics.render()),
+        }
+        if probes_only:
+            self._verbs, self._pages = {}, {}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+        path, method = scope["path"], scope["method"]
+        if path in self._verbs or path in self._pages:
+            status, kind, body = await self._call(path, method, scope, receive)
+        elif path in self._probes:
+            allowed = method in ("GET", "HEAD")
+            status, kind, body = self._probes[path]() if allowed else _not_allowed("GET")
+        else:
+            known = ", ".join([*self._verbs, *self._pages, *self._probes])
+            status, kind, body = 404, JSON, _error(f"there is no {path[:100]}; there are {known}")
+        await _respond(send, status, kind, b"" if method == "HEAD" else body, len(body))
+
+    async def _call(self, path: str, method: str, scope: Scope, receive: Receive) -> tuple[int, bytes, bytes]:
+        started = time.perf_counter()
+        name = path[1:]
+        expected = "POST" if path in self._verbs else self._pages[path][0]
+        if method != expected:
+            return _not_allowed(expected)
+        status, answer = 200, Answer(b"")
+        try:
+            body = await _read_body(scope, receive, self._max_body_bytes)
+            answer = await self._answer(path, body, scope)
+        except BodyTooLarge:
+            limit = self._service.settings.max_body_mib
+            status, answer = 413, _bad(f"the body is larger than {limit} MiB (setting max_body_mib)", "too_large")
+        except InvalidInput as error:
+            status, answer = 400, _bad(str(error), "bad_request")
+        except NotSynced as error:
+            status, answer = 503, _bad(str(error), "not_synced")
+        except Exception:
+            log.exception("defect", verb=name)
+            status, answer = 500, _bad("internal error of vramcast, see its log", "defect")
+        self._observe(name, answer, time.perf_counter() - started)
+        return status, JSON, answer.body
+
+    async def _answer(self, path: str, body: bytes, scope: Scope) -> Answer:
+        verb = self._verbs.get(path)
+        if verb is not None:
+            return await verb(self._service, body)
+        query = dict(parse_qsl(scope.get("query_string", b"").decode("latin-1")))
+        return await self._pages[path][1](self._service, body, query)
+
+    def _observe(self, verb: str, answer: Answer, seconds: float) -> None:
+        self._seconds[verb].observe(seconds)
+        if answer.cause:
+            self._service.metrics.request_errors.labels(verb, answer.cause).inc()
+        # Looking is not deciding: dashboards that poll would drown the decisions.
+        write = log.warning if answer.cause else log.info if f"/{verb}" in self._verbs else log.debug
+        write(verb, pod=answer.pod, node=answer.node, decision=answer.decision, ms=round(seconds * 1e3, 2))
+
+    def _ready(self) -> tuple[int, bytes, bytes]:
+        try:
+            self._service.check_synced()
+        except NotSynced as error:
+            return 503, TEXT, f"{error}\n".encode()
+        return 200, TEXT, b"ready\n"
+
+
+async def _read_body(scope: Scope, receive: Receive, limit: int) -> bytes:
+    for name, value in scope["headers"]:
+        if name == b"content-length" and value.isdigit() and int(value) > limit:
+            raise BodyTooLarge
+    message = await receive()
+    body: bytes = message.get("body", b"")
+    if not message.get("more_body"):
+        return body
+    chunks, size = [body], len(body)
+    while message.get("more_body"):
+        message = await receive()
+        chunk = message.get("body", b"")
+        size += len(chunk)
+        if size > limit:
+            raise BodyTooLarge
+        chunks.append(chunk)
+    return b"".join(chunks)
+
+
+async def _respond(send: Send, status: int, kind: bytes, body: bytes, length: int) -> None:
+    headers = [(b"content-type", kind), (b"content-length", b"%d" % length)]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
+def _error(message: str) -> bytes:
+    return msgspec.json.encode({"Error": message})
+
+
+def _bad(message: str, cause: str) -> Answer:
+    return Answer(_error(message), decision=message, cause=cause)
+
+
+def _not_allowed(expected: str) -> tuple[int, bytes, bytes]:
+    return 405, JSON, _error(f"expected {expected}")

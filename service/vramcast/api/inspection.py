@@ -1,0 +1,178 @@
+"""POST /forecast, POST /explain, GET /state: for people. None of them changes anything."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from vramcast.api.service import Answer, Service
+from vramcast.cluster.manifest import manifest_record, parse_yaml
+from vramcast.core.board import DeviceView
+from vramcast.core.errors import InvalidRequest, InvalidTask
+from vramcast.core.names import NodeName, Product
+from vramcast.core.pod import PodRecord
+from vramcast.core.products import PRODUCTS
+from vramcast.core.promise import Demand, Hold
+from vramcast.core.reasons import Reason, reason_text
+from vramcast.forecast.report import report, report_json
+
+_NODES_A_PAGE = 500
+_MOST_HOLDS_SHOWN = 200
+encode = msgspec.json.Encoder().encode
+
+
+async def show_forecast(service: Service, body: bytes, query: Mapping[str, str]) -> Answer:
+    pod = await _read_manifest(service, body)
+    if pod.invalid is not None:
+        raise InvalidRequest(str(pod.invalid))
+    if pod.task is None:
+        raise InvalidRequest("metadata.annotations: no vramcast.dev/ annotation describes a task")
+    reports = await service.offload(report, service.forecaster, pod.task, _products(service, query.get("gpu")))
+    shown = {
+        "pod": pod.key,
+        "level": pod.task.level,
+        "ask": {"resource": pod.ask.resource, "count": pod.ask.count} if pod.ask else None,
+        "assumptions": pod.task.assumptions,
+        "forecasts": [report_json(given) for given in reports],
+    }
+    return Answer(encode(shown), pod.key, decision=f"{len(reports)} products")
+
+
+async def explain_pod(service: Service, body: bytes, query: Mapping[str, str]) -> Answer:
+    """What filter would say now, for every GPU of every node; in pages, as /state."""
+    pod = await _read_manifest(service, body)
+    try:
+        demand = service.state.demand(pod)
+    except InvalidTask as error:
+        shown = {"pod": pod.key, "error": str(error), "policy": service.settings.undescribed, "nodes": []}
+        return Answer(encode(shown), pod.key, decision=str(error))
+    if demand is None or not demand.needs_mib:
+        shown = {"pod": pod.key, "error": "no task is described", "policy": service.settings.undescribed, "nodes": []}
+        return Answer(encode(shown), pod.key, decision="not described")
+    names, next_after = _page(service, query)
+    nodes = _explain_nodes(service, demand, names)
+    feasible = sum(node["fits"] for node in nodes)
+    answer = {
+        "pod": pod.key,
+        "ask": demand.ask,
+        "needs_mib": demand.needs_mib,
+        "feasible": feasible,
+        "nodes": nodes,
+        "next_after": next_after,
+    }
+    return Answer(encode(answer), pod.key, decision=f"would fit {feasible} of {len(nodes)} nodes")
+
+
+def _page(service: Service, query: Mapping[str, str]) -> tuple[list[NodeName], NodeName | None]:
+    """Nodes by name, and where the next page goes on. Pages, so that a large cluster's answer stays a short pause."""
+    nodes = service.state.ledger.nodes
+    if "node" in query:
+        return [name for name in (NodeName(query["node"]),) if name in nodes], None
+    names = sorted(name for name in nodes if name > query.get("after", ""))
+    page = names[:_NODES_A_PAGE]
+    return page, page[-1] if len(names) > len(page) else None
+
+
+def _explain_nodes(service: Service, demand: Demand, names: list[NodeName]) -> list[dict[str, Any]]:
+    ledger = service.state.ledger
+    decision = ledger.decide(demand, ledger.board.columns(names))
+    scores = ledger.scores(decision).tolist()
+    explained = []
+    for name, code, points in zip(names, decision.reasons.tolist(), scores, strict=True):
+        reason = Reason(code)
+        pool = ledger.nodes[name].pool(demand.ask.resource)
+        need_mib = demand.needs_mib[pool.product] if pool else 0
+        explained.append({
+            "node": name,
+            "fits": reason is Reason.FITS,
+            "reason": reason.label,
+            "text": reason_text(reason, need_mib, demand.ask.count, demand.ask.resource) if reason else "",
+            "problem": ledger.nodes[name].problem,
+            "score": points,
+            "gpus": [
+                {"index": view.index, "size_mib": view.size_mib, "room_mib": view.room_mib, "need_mib": need_mib,
+                 "short_mib": max(0, need_mib - view.room_mib)}
+                for view in ledger.device_views(name) if view.pool.resource == demand.ask.resource
+            ],
+        })  # fmt: skip
+    return explained
+
+
+async def show_state(service: Service, _body: bytes, query: Mapping[str, str]) -> Answer:
+    """Nodes in pages of 500 by name (?after=NAME goes on), or one with ?node=NAME."""
+    ledger = service.state.ledger
+    page, next_after = _page(service, query)
+    health = service.cluster.health()
+    now = service.clock()
+    shown = {
+        "synced": service.state.synced,
+        "stale_seconds": round(health.stale_seconds, 1),
+        "nodes_total": len(ledger.nodes),
+        "next_after": next_after,
+        "nodes": [_node_json(service, name) for name in page],
+        "holds_total": len(ledger.holds),
+        "holds": [_hold_json(hold, now) for hold in list(ledger.holds.values())[:_MOST_HOLDS_SHOWN]],
+        "turned_away_total": len(service.turned_away),
+        "turned_away": service.turned_away.names(_MOST_HOLDS_SHOWN),
+    }
+    return Answer(encode(shown), decision=f"{len(page)} nodes")
+
+
+def _node_json(service: Service, name: NodeName) -> dict[str, Any]:
+    node = service.state.ledger.nodes[name]
+    views = service.state.ledger.device_views(name)
+    return {
+        "name": name,
+        "sharing": node.sharing,
+        "problem": node.problem,
+        "pools": [
+            {
+                "resource": pool.resource,
+                "product": pool.product,
+                "devices": pool.count * pool.replicas,
+                "replicas": pool.replicas,
+                "gpus": [_device_json(view) for view in views if view.pool is pool],
+            }
+            for pool in node.pools
+        ],
+    }
+
+
+def _device_json(view: DeviceView) -> dict[str, Any]:
+    return {
+        "index": view.index,
+        "size_mib": view.size_mib,
+        "promised_mib": sum((p.need_mib or 0) for p in view.promises),
+        "held_mib": view.held_mib,
+        "strangers_mib": view.strangers_mib,
+        "room_mib": view.room_mib,
+        **({"free_devices": view.free_devices} if view.pool.picked_by_kubelet else {}),
+        "pods": [{"pod": p.pod, "need_mib": p.need_mib, "state": p.state, "devices": p.count} for p in view.promises],
+    }
+
+
+def _hold_json(hold: Hold, now: float) -> dict[str, Any]:
+    return {
+        "pod": hold.pod,
+        "resource": hold.resource,
+        "need_mib": int(hold.needs_mib.max(initial=0)),
+        "nodes": len(hold.columns),
+        "expires_in_seconds": round(hold.expires_at - now, 1),
+    }
+
+
+def _products(service: Service, wanted: str | None) -> list[Product]:
+    if wanted is not None:
+        return [Product(wanted)]
+    return list(service.state.ledger.products) or list(map(Product, PRODUCTS))
+
+
+async def _read_manifest(service: Service, body: bytes) -> PodRecord:
+    """JSON here, YAML on a worker: it takes longer, and the scheduler's calls do not wait for it."""
+    try:
+        document = msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        document = await service.offload(parse_yaml, body)
+    return manifest_record(document)

@@ -1,0 +1,36 @@
+"""POST /prioritize: of the nodes that fit, which one the pod should get."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from vramcast.api import wire
+from vramcast.api.service import Answer, Service
+from vramcast.cluster.objects import to_record
+from vramcast.core.errors import InvalidTask
+from vramcast.core.pod import PodRecord
+from vramcast.core.promise import Demand
+
+
+async def prioritize_nodes(service: Service, body: bytes) -> Answer:
+    args = wire.decode_args(body)
+    # What filter decided on; a scheduler that only asks for priorities sends the pod all the same.
+    pod = to_record(args.pod)
+    ledger = service.state.ledger
+    asked = wire.ask_board(args, ledger.board)
+    demand = _demand(service, pod)
+    if demand is None:
+        nothing = np.zeros(len(asked.columns), dtype=np.int64)
+        return Answer(wire.priorities(asked, nothing), pod.key, decision="no preference")
+    scores = ledger.scores(ledger.decide(demand, asked.columns))
+    best = int(scores.max(initial=0))
+    return Answer(wire.priorities(asked, scores), pod.key, decision=f"best {best} of {len(scores)} nodes")
+
+
+def _demand(service: Service, pod: PodRecord) -> Demand | None:
+    """None: nothing to prefer one node for."""
+    try:
+        demand = service.state.demand(pod)
+    except InvalidTask:
+        return None
+    return demand if demand is not None and demand.needs_mib else None

@@ -1,0 +1,170 @@
+"""What all verbs share: the state of the cluster, the way out to the world, and the word that something changed.
+
+Everything under api/ runs on one event loop. Between looking at the ledger and taking from it there is no await, so
+no other call can come in between; that, and not a lock, is why nothing is promised twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import structlog
+
+from vramcast.api.leadership import Leadership, NoElection
+from vramcast.api.turned_away import TurnedAwayPods
+from vramcast.cluster.seam import Cluster, PodEvent
+from vramcast.core.changes import Change, PodGone, PodSeen, PodsListed
+from vramcast.core.errors import NotSynced
+from vramcast.core.forecast import Forecast, Forecaster
+from vramcast.core.names import PodUid, Product
+from vramcast.core.pod import PodRecord
+from vramcast.core.state import ClusterState
+from vramcast.core.task import Task
+from vramcast.observe.metrics import Metrics
+from vramcast.settings import Settings
+
+log = structlog.get_logger("vramcast")
+
+# Runs a blocking call on a worker thread: the event loop never waits for the network.
+Offload = Callable[..., Awaitable[Any]]
+# Fills the forecaster's memory, some time soon and elsewhere.
+ForecastAhead = Callable[[Task, Sequence[Product]], None]
+# Pods between their filter and their bind; more than a scheduler has under way at once.
+_MOST_UNDERWAY = 20_000
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A body for the wire, and what the log says about it. `cause` names an error for the metrics."""
+
+    body: bytes
+    pod: str = ""
+    node: str = ""
+    decision: str = ""
+    cause: str = ""
+
+
+class News:
+    """Wakes those who wait for the state to change."""
+
+    def __init__(self) -> None:
+        self._waiting: set[asyncio.Future[None]] = set()
+
+    def spread(self) -> None:
+        for future in self._waiting:
+            if not future.done():
+                future.set_result(None)
+        self._waiting.clear()
+
+    async def wait(self, timeout_seconds: float) -> bool:
+        """False: nothing happened in time."""
+        future = asyncio.get_running_loop().create_future()
+        self._waiting.add(future)
+        try:
+            async with asyncio.timeout(timeout_seconds):
+                await future
+        except TimeoutError:
+            return False
+        finally:
+            self._waiting.discard(future)
+        return True
+
+
+@dataclass(slots=True)
+class Service:
+    """One per process."""
+
+    settings: Settings
+    state: ClusterState
+    forecaster: Forecaster
+    cluster: Cluster
+    metrics: Metrics
+    turned_away: TurnedAwayPods
+    news: News
+    offload: Offload
+    clock: Callable[[], float]
+    forecast_ahead: ForecastAhead
+    leadership: Leadership
+    _underway: dict[PodUid, PodRecord]
+
+    def apply(self, changes: Sequence[Change]) -> None:
+        """Changes of the cluster, in their order, on the event loop.
+
+        One that meets a defect of ours does not take the rest of its batch along: promises may be among them.
+        """
+        for change in changes:
+            try:
+                self._apply(change)
+            except Exception:
+                self.metrics.defects.inc()
+                log.exception("defect: a change of the cluster was not understood", kind=type(change).__name__)
+        self.news.spread()
+
+    def _apply(self, change: Change) -> None:
+        self.state.apply(change, self.clock())
+        match change:
+            case PodGone(uid):
+                self.turned_away.discard(uid)
+                self._underway.pop(uid, None)
+            case PodSeen(pod) if pod.node is not None or pod.finished:
+                self.turned_away.discard(pod.uid)
+                self._underway.pop(pod.uid, None)
+            case PodSeen(pod) if pod.task is not None:
+                # The scheduler will ask in a moment; by then it is a look-up.
+                self.forecast_ahead(pod.task, tuple(self.state.ledger.products))
+            case PodsListed(uids, listed_at):
+                self.turned_away.forget_absent(uids, listed_at)
+
+    def check_synced(self) -> None:
+        """Raises NotSynced: without knowing what is promised, nothing may be promised."""
+        if not self.state.synced:
+            detail = self.cluster.health().detail
+            raise NotSynced(f"vramcast does not know the cluster yet, its first list is under way: {detail}")
+        health = self.cluster.health()
+        if health.stale_seconds > self.settings.stale_after_seconds:
+            raise NotSynced(
+                f"vramcast has had no news from the API server for {health.stale_seconds:.0f} s: {health.detail}"
+            )
+
+    def forecast(self, pod: PodRecord, product: Product) -> Forecast | None:
+        return self.forecaster.forecast(pod.task, product) if pod.task else None
+
+    def remember(self, pod: PodRecord) -> None:
+        """What filter decided on is what bind will promise, whatever the pod's annotations say by then."""
+        self._underway.pop(pod.uid, None)
+        if len(self._underway) >= _MOST_UNDERWAY:
+            del self._underway[next(iter(self._underway))]
+        self._underway[pod.uid] = pod
+
+    def newest(self, pod: PodRecord) -> PodRecord:
+        """With the newest resourceVersion that is known: the scheduler may not have seen a touch of ours yet."""
+        known = self.state.pods.get(pod.uid)
+        if known is None or _version(known) <= _version(pod):
+            return pod
+        return replace(pod, resource_version=known.resource_version)
+
+    def recall(self, uid: PodUid) -> PodRecord | None:
+        return self._underway.get(uid) or self.state.pods.get(uid)
+
+    def tell_pod(self, pod: PodRecord, reason: str, message: str, *, warning: bool) -> None:
+        self.cluster.post_event(PodEvent(pod.uid, pod.namespace, pod.name, warning, reason, message[:1000]))
+
+
+def new_service(
+    settings: Settings, state: ClusterState, forecaster: Forecaster, cluster: Cluster, metrics: Metrics,
+    turned_away: TurnedAwayPods, offload: Offload, clock: Callable[[], float],
+    forecast_ahead: ForecastAhead = lambda _task, _products: None,
+) -> Service:  # fmt: skip
+    """`leadership` may be replaced before the first call: following a leader needs the service."""
+    return Service(
+        settings, state, forecaster, cluster, metrics, turned_away, News(), offload, clock, forecast_ahead,
+        NoElection(), {},
+    )  # fmt: skip
+
+
+def _version(pod: PodRecord) -> int:
+    """The versions of one resource compare as numbers: a promise since Kubernetes 1.35, a fact of etcd's before."""
+    return int(pod.resource_version) if pod.resource_version.isascii() and pod.resource_version.isdecimal() else 0

@@ -1,0 +1,218 @@
+"""kube-scheduler's extender wire: Go field names, decoded only as far as needed, answered in its own words.
+
+The node names of a large cluster are most of a body. They are kept raw until somebody needs them, and where every
+node passes they go back as they came.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import compress
+from typing import TypeVar
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from vramcast.cluster.objects import Metadata, Pod
+from vramcast.core.board import Board
+from vramcast.core.errors import InvalidRequest
+from vramcast.core.fit import Decision
+from vramcast.core.reasons import Reason, reason_text
+from vramcast.core.table import Bools, Ints
+
+T = TypeVar("T")
+Records = npt.NDArray[np.void]
+_NULL = msgspec.Raw(b"null")
+
+
+class ExtenderArgs(msgspec.Struct, rename="pascal", frozen=True):
+    """The body of filter and prioritize. One of the two node fields is null, by `nodeCacheCapable`."""
+
+    pod: Pod
+    nodes: msgspec.Raw = _NULL
+    node_names: msgspec.Raw = _NULL
+
+
+class BindingArgs(msgspec.Struct, frozen=True):
+    pod_name: str = msgspec.field(name="PodName")
+    pod_namespace: str = msgspec.field(name="PodNamespace")
+    pod_uid: str = msgspec.field(name="PodUID")
+    node: str = msgspec.field(name="Node")
+
+
+class MetaPod(msgspec.Struct, frozen=True):
+    uid: str = msgspec.field(name="UID")
+
+
+class MetaVictims(msgspec.Struct, rename="pascal", frozen=True):
+    pods: list[MetaPod] | None = None
+    num_pdb_violations: int = msgspec.field(name="NumPDBViolations", default=0)
+
+
+class Victims(msgspec.Struct, rename="pascal", frozen=True):
+    pods: list[Pod] | None = None
+    num_pdb_violations: int = msgspec.field(name="NumPDBViolations", default=0)
+
+
+class PreemptionArgs(msgspec.Struct, rename="pascal", frozen=True):
+    pod: Pod
+    node_name_to_victims: dict[str, Victims] | None = None
+    node_name_to_meta_victims: dict[str, MetaVictims] | None = None
+
+
+class _NodeList(msgspec.Struct, frozen=True):
+    items: list[msgspec.Raw] | None = None
+
+
+class _NamedNode(msgspec.Struct, frozen=True):
+    metadata: Metadata
+
+
+_ARGS = msgspec.json.Decoder(ExtenderArgs)
+_BINDING = msgspec.json.Decoder(BindingArgs)
+_PREEMPTION = msgspec.json.Decoder(PreemptionArgs)
+_NAMES = msgspec.json.Decoder(list[str])
+_NODES = msgspec.json.Decoder(_NodeList)
+_NAMED = msgspec.json.Decoder(_NamedNode)
+encode = msgspec.json.Encoder().encode
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """The nodes that a call asks about, by their columns on the board.
+
+    `names` is None where all of them are known: then the board has their names, ready for the wire. `rows`: the names
+    as they came, in quotes, where all are equally long; a choice of them is one copy. Shape: (asked,).
+    `items`: the whole nodes, for a scheduler that keeps no cache.
+    """
+
+    board: Board
+    columns: Ints
+    names: Sequence[str] | None = None
+    rows: Records | None = None
+    items: Sequence[msgspec.Raw] | None = None
+
+    def each(self, chosen: Bools, before: bytes = b"", after: bytes = b"") -> bytes:
+        """The chosen names in JSON, each between `before` and `after`, with commas."""
+        if self.rows is not None:
+            return _each_row(self.rows[chosen], before, after + b",")
+        if self.names is None:
+            quoted = self.board.quoted_names(self.columns[chosen])
+        else:
+            quoted = [encode(name) for name in compress(self.names, chosen.tobytes())]
+        return before + (after + b"," + before).join(quoted) + after if quoted else b""
+
+
+def _each_row(names: Records, before: bytes, after: bytes) -> bytes:
+    """One record per name, filled field by field: copies of fixed size instead of a string each."""
+    fields = [(name, f"V{size}") for name, size in (("before", len(before)), ("name", names.itemsize)) if size]
+    rows = np.empty(len(names), dtype=[*fields, ("after", f"V{len(after)}")])
+    if before:
+        rows["before"] = np.void(before)
+    rows["name"] = names
+    rows["after"] = np.void(after)
+    return rows.tobytes()[:-1]
+
+
+def decode_args(body: bytes) -> ExtenderArgs:
+    return _decode(_ARGS, body)
+
+
+def decode_binding(body: bytes) -> BindingArgs:
+    return _decode(_BINDING, body)
+
+
+def decode_preemption(body: bytes) -> PreemptionArgs:
+    return _decode(_PREEMPTION, body)
+
+
+def ask_board(args: ExtenderArgs, board: Board) -> Asked:
+    """Raises InvalidRequest."""
+    if args.node_names != _NULL:
+        raw = bytes(args.node_names)
+        found = board.find(raw)
+        if found is not None:
+            return Asked(board, found.columns, rows=_rows(raw, len(found.columns), found.name_bytes))
+        names = _decode(_NAMES, args.node_names)
+        return Asked(board, board.columns(names), names)
+    items = (_decode(_NODES, args.nodes).items or []) if args.nodes != _NULL else []
+    names = [_decode(_NAMED, item).metadata.name or "" for item in items]
+    return Asked(board, board.columns(names), names, items=items)
+
+
+def _rows(raw: bytes, names: int, name_bytes: int | None) -> Records | None:
+    """The strings of a compact array `["a","b"]`, in place."""
+    if name_bytes is None:
+        return None
+    quoted = name_bytes + len(b'""')
+    return np.ndarray((names,), dtype=f"V{quoted}", buffer=raw, offset=1, strides=(quoted + 1,))
+
+
+def _decode(decoder: msgspec.json.Decoder[T], body: bytes | msgspec.Raw) -> T:
+    try:
+        return decoder.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise InvalidRequest(f"the body is not what kube-scheduler sends: {error}") from None
+
+
+def everything_passes(args: ExtenderArgs) -> bytes:
+    """The answer for a pod that is none of our business, without looking at a single node."""
+    return b'{"Nodes":%b,"NodeNames":%b,"FailedNodes":{},"FailedAndUnresolvableNodes":{},"Error":""}' % (
+        bytes(args.nodes),
+        bytes(args.node_names),
+    )
+
+
+def filter_error(message: str) -> bytes:
+    return encode(
+        {"Nodes": None, "NodeNames": None, "FailedNodes": {}, "FailedAndUnresolvableNodes": {}, "Error": message}
+    )
+
+
+def filter_result(args: ExtenderArgs, asked: Asked, fits: Bools, reasons: Ints, texts: Mapping[Reason, str]) -> bytes:
+    """Nodes that fit, and for each other node a reason.
+
+    A rejected node is always Unresolvable: the scheduler's preemption only simulates its own filters, sees no gain
+    from evicting a GPU's tenant, and would go through every victim in vain.
+    """
+    if fits.all():
+        return everything_passes(args)
+    failed = [asked.each(reasons == reason, after=b":" + encode(text)) for reason, text in texts.items()]
+    return b'{"Nodes":%b,"NodeNames":%b,"FailedNodes":{},"FailedAndUnresolvableNodes":{%b},"Error":""}' % (
+        *_passed(asked, fits),
+        b",".join(filter(None, failed)),
+    )
+
+
+def _passed(asked: Asked, fits: Bools) -> tuple[bytes, bytes]:
+    if asked.items is None:
+        return b"null", b"[%b]" % asked.each(fits)
+    passed = map(bytes, compress(asked.items, fits.tobytes()))
+    return b'{"metadata":{},"items":[%b]}' % b",".join(passed), b"null"
+
+
+def reason_texts(decision: Decision) -> dict[Reason, str]:
+    """Words for the reasons that occur. Numbers in them are the pod's own, so that nodes group."""
+    ask, needs = decision.demand.ask, decision.demand.needs_mib
+    need_mib = max(needs.values(), default=0)
+    return {
+        reason: reason_text(reason, need_mib, ask.count, ask.resource)
+        for reason in map(Reason, np.flatnonzero(np.bincount(decision.reasons)).tolist())
+        if reason is not Reason.FITS
+    }
+
+
+def priorities(asked: Asked, scores: Ints) -> bytes:
+    """Grouped by score: the scheduler does not mind the order."""
+    groups = (asked.each(scores == s, b'{"Host":', b',"Score":%d}' % s) for s in np.unique(scores).tolist())
+    return b"[%b]" % b",".join(groups)
+
+
+def binding_result(error: str = "") -> bytes:
+    return encode({"Error": error})
+
+
+def preemption_result(victims: Mapping[str, MetaVictims]) -> bytes:
+    return encode({"NodeNameToMetaVictims": victims})

@@ -1,0 +1,151 @@
+"""A real cluster behind the seam."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from typing import Final
+
+from vramcast.cluster.binding import BindTiming, bind
+from vramcast.cluster.connection import connect
+from vramcast.cluster.event_poster import EventPoster, PosterStats, PosterTiming
+from vramcast.cluster.lease import Lease, read_lease
+from vramcast.cluster.objects import Node, Pod, to_record
+from vramcast.cluster.pods import get_pod, list_unfinished_pods, pod_path, read_answer
+from vramcast.cluster.pulse import WatchStats
+from vramcast.cluster.readers import NodeReader, PodReader
+from vramcast.cluster.seam import BindingWrite, BindResult, PodEvent, Sink, Stats, SyncHealth
+from vramcast.cluster.transport import MERGE_PATCH, Action, Answer, Transport
+from vramcast.cluster.watch import Timing, Watch
+from vramcast.core.names import PodUid
+from vramcast.core.pod import PodRecord
+from vramcast.core.task import NUDGE
+
+_PATCH: Final = Action("patch", "pods/status")
+_READ_SECONDS: Final = 2.0
+_NUDGE_SECONDS: Final = 5.0
+_JOIN_SECONDS: Final = 2.0
+# Gone, or another one of its name.
+_NOT_THIS_POD: Final = (404, 409, 422)
+
+
+class KubernetesCluster:
+    """Implements `Cluster`. `transport` knows where the API server is; `stop` closes it.
+
+    `pause` takes the place of waiting after a failure, in tests.
+    """
+
+    def __init__(
+        self,
+        transport: Transport,
+        *,
+        timing: Timing | None = None,
+        bind_timing: BindTiming | None = None,
+        poster_timing: PosterTiming | None = None,
+        pause: Callable[[float], object] | None = None,
+    ) -> None:
+        self._transport = transport
+        self._stop = threading.Event()
+        self._timing = timing or Timing()
+        self._bind_timing = bind_timing or BindTiming()
+        self._pause = pause
+        self._poster = EventPoster(transport, self._stop, poster_timing, pause=pause)
+        self._watches: tuple[Watch[Node], Watch[Pod]] | None = None
+
+    @classmethod
+    def from_environment(
+        cls, environment: Mapping[str, str] = os.environ, bind_deadline_seconds: float = 1.5
+    ) -> KubernetesCluster:
+        """The cluster of KUBECONFIG, ~/.kube/config or the pod's service account. Raises InvalidInput."""
+        return cls(connect(environment), bind_timing=BindTiming(bind_deadline_seconds))
+
+    def start(self, sink: Sink) -> None:
+        pods = Watch(self._transport, PodReader(), sink, self._stop, self._timing, self._pause)
+        # Nodes first: what a bound pod needs depends on the GPUs of its node.
+        nodes = Watch(self._transport, NodeReader(), sink, self._stop, self._timing, self._pause, on_synced=pods.start)
+        self._watches = (nodes, pods)
+        self._poster.start()
+        nodes.start()
+
+    def stop(self) -> None:
+        self._stop.set()
+        parts = (*(self._watches or ()), self._poster)
+        for part in parts:
+            part.interrupt()
+        for part in parts:
+            part.join(_JOIN_SECONDS)
+        self._transport.close()
+
+    def health(self) -> SyncHealth:
+        watches = self.watch_stats()
+        synced = bool(watches) and all(watch.synced for watch in watches)
+        stale_seconds = max((watch.stale_seconds for watch in watches), default=0.0)
+        return SyncHealth(synced, stale_seconds, "; ".join(_in_words(watch) for watch in watches) or "not started")
+
+    def stats(self) -> Stats:
+        watches, posted = self.watch_stats(), self.event_stats()
+        return Stats(
+            events=sum(watch.events for watch in watches),
+            lists=sum(watch.lists for watch in watches),
+            reconnects=sum(sum(watch.reconnects.values()) for watch in watches),
+            dropped_events=posted.dropped + posted.failed,
+        )
+
+    def watch_stats(self) -> tuple[WatchStats, ...]:
+        """Nodes, then pods."""
+        return tuple(watch.stats() for watch in self._watches or ())
+
+    def event_stats(self) -> PosterStats:
+        return self._poster.stats()
+
+    def bind(self, write: BindingWrite) -> BindResult:
+        return bind(self._transport, write, self._bind_timing)
+
+    def read_pod(self, namespace: str, name: str) -> PodRecord | None:
+        pod = get_pod(self._transport, namespace, name, _READ_SECONDS)
+        return to_record(pod) if pod is not None else None
+
+    def read_lease(self, namespace: str, name: str) -> Lease | None:
+        return read_lease(self._transport, namespace, name, _READ_SECONDS)
+
+    def list_pods(self) -> list[PodRecord]:
+        return [to_record(pod) for pod in list_unfinished_pods(self._transport)]
+
+    def touch(self, namespace: str, name: str, uid: PodUid) -> PodRecord | None:
+        answer = self._nudge(namespace, name, uid)
+        if answer.status not in _NOT_THIS_POD:
+            return to_record(read_answer(answer))
+        pod = self.read_pod(namespace, name)
+        if pod is not None and pod.uid == uid:
+            raise answer.refusal()
+        return None
+
+    def nudge(self, namespace: str, name: str, uid: PodUid) -> None:
+        answer = self._nudge(namespace, name, uid)
+        if answer.status not in _NOT_THIS_POD:
+            answer.content()
+
+    def _nudge(self, namespace: str, name: str, uid: PodUid) -> Answer:
+        # The UID is a precondition: another pod of that name is none of our business, and answers 409 or 422.
+        patch = {"metadata": {"uid": uid, "annotations": {NUDGE: datetime.now(UTC).isoformat()}}}
+        return self._transport.request(
+            _PATCH,
+            "PATCH",
+            # Through the status: the right to patch pods would be the right to change what they run.
+            f"{pod_path(namespace, name)}/status",
+            body=patch,
+            content_type=MERGE_PATCH,
+            timeout_seconds=_NUDGE_SECONDS,
+        )
+
+    def post_event(self, event: PodEvent) -> None:
+        self._poster.post(event)
+
+
+def _in_words(watch: WatchStats) -> str:
+    if watch.connected:
+        return f"watching {watch.resource}"
+    doing = f"{watch.resource}: {'watch interrupted' if watch.synced else 'not listed yet'}"
+    return f"{doing} for {watch.stale_seconds:.1f} s" + (f" ({watch.last_error})" if watch.last_error else "")

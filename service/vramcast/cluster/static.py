@@ -1,0 +1,182 @@
+"""A cluster that lives in memory: what a file says, and what is done to it from there on.
+
+It plays the API server's part as far as decisions can see it: pods are created, bound once, finish and go, and every
+change is reported in its order.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from vramcast.cluster.objects import NO_METADATA, Pod, PodSpec, PodStatus, to_node, to_record
+from vramcast.cluster.seam import BindingWrite, BindResult, Fate, PodEvent, Sink, Stats, SyncHealth
+from vramcast.cluster.static_file import ClusterFile, read_cluster_file
+from vramcast.core.changes import Change, NodeSeen, NodesListed, PodGone, PodSeen, PodsListed, StrangersSeen
+from vramcast.core.errors import InvalidRequest
+from vramcast.core.gpu import NodeGpus
+from vramcast.core.names import NodeName, PodUid
+from vramcast.core.pod import PodRecord
+
+_MOST_EVENTS = 200
+
+
+class StaticCluster:
+    """Every change is made and reported under one lock: what is reported first happened first."""
+
+    def __init__(self, content: ClusterFile) -> None:
+        self._lock = threading.Lock()
+        self._nodes: dict[NodeName, NodeGpus] = {NodeName(name): to_node(node) for name, node in content.nodes.items()}
+        self._strangers_mib = content.strangers_mib
+        self._pods: dict[str, Pod] = {}
+        self._sink: Sink | None = None
+        self._events: deque[PodEvent] = deque(maxlen=_MOST_EVENTS)
+        self._reported = 0
+        self._version = 0
+        self.stopped = threading.Event()
+        for pod in content.pods:
+            kept = self._complete(pod)
+            self._pods[to_record(kept).key] = kept
+
+    @classmethod
+    def from_file(cls, path: Path) -> StaticCluster:
+        """Raises InvalidClusterFile."""
+        return cls(read_cluster_file(path))
+
+    # ------------------------------------------------------------------ the seam
+
+    def start(self, sink: Sink) -> None:
+        with self._lock:
+            self._sink = sink
+            records = [to_record(pod) for pod in self._pods.values()]
+            self._report([
+                *(NodeSeen(node) for node in self._nodes.values()),
+                NodesListed(frozenset(self._nodes)),
+                *(StrangersSeen(NodeName(name), used) for name, used in self._strangers_mib.items()),
+                *(PodSeen(record) for record in records),
+                PodsListed(frozenset(record.uid for record in records), time.monotonic()),
+            ])  # fmt: skip
+
+    def stop(self) -> None:
+        with self._lock:
+            self._sink = None
+        self.stopped.set()
+
+    def health(self) -> SyncHealth:
+        return SyncHealth(synced=self._sink is not None, stale_seconds=0.0, detail="static cluster")
+
+    def stats(self) -> Stats:
+        return Stats(events=self._reported, lists=2 if self._reported else 0)
+
+    def bind(self, write: BindingWrite) -> BindResult:
+        with self._lock:
+            pod = self._pods.get(f"{write.namespace}/{write.pod}")
+            refusal = self._refusal(pod, write)
+            if refusal or pod is None:
+                return BindResult(Fate.REFUSED, refusal)
+            if pod.spec is None or pod.spec.node_name is None:
+                self._put(_bound(pod, write.node, write.annotations))
+            return BindResult(Fate.BOUND)
+
+    def read_pod(self, namespace: str, name: str) -> PodRecord | None:
+        with self._lock:
+            pod = self._pods.get(f"{namespace}/{name}")
+        return to_record(pod) if pod else None
+
+    def nudge(self, namespace: str, name: str, uid: PodUid) -> None:
+        """Nobody waits for events of a static cluster."""
+
+    def post_event(self, event: PodEvent) -> None:
+        self._events.append(event)
+
+    # ------------------------------------------------------------------ what its owner does to it
+
+    @property
+    def events(self) -> Sequence[PodEvent]:
+        """The last ones, oldest first."""
+        return tuple(self._events)
+
+    def create_pod(self, manifest: Mapping[str, Any]) -> PodRecord:
+        """Raises InvalidRequest for what is no pod, or is there already."""
+        try:
+            pod = self._complete(msgspec.convert(manifest, Pod))
+        except msgspec.ValidationError as error:
+            raise InvalidRequest(f"the manifest is not a Pod: {error}") from None
+        record = to_record(pod)
+        with self._lock:
+            if not record.name:
+                raise InvalidRequest("metadata.name: expected a name")
+            if record.key in self._pods:
+                raise InvalidRequest(f"pod {record.key} exists already")
+            self._put(pod)
+        return record
+
+    def finish_pod(self, namespace: str, name: str) -> bool:
+        """It succeeded, and uses its GPUs no more. False if there is no such pod."""
+        with self._lock:
+            pod = self._pods.get(f"{namespace}/{name}")
+            if pod is not None:
+                self._put(msgspec.structs.replace(pod, status=PodStatus(phase="Succeeded")))
+            return pod is not None
+
+    def delete_pod(self, namespace: str, name: str) -> bool:
+        """False if there is no such pod."""
+        with self._lock:
+            pod = self._pods.pop(f"{namespace}/{name}", None)
+            if pod is not None:
+                self._report([PodGone(to_record(pod).uid)])
+            return pod is not None
+
+    # ------------------------------------------------------------------ under the lock
+
+    def _refusal(self, pod: Pod | None, write: BindingWrite) -> str:
+        """Why the API server would not write this Binding; empty where it would, or has."""
+        shown = f"pod {write.namespace}/{write.pod}"
+        record = to_record(pod) if pod else None
+        if pod is None or record is None or record.uid != write.uid:
+            return f"{shown} with UID {write.uid} is not in this static cluster"
+        if write.node not in self._nodes:
+            return f"there is no node {write.node} in this static cluster"
+        if record.finished:
+            return f"{shown} has finished"
+        annotations = (pod.metadata or NO_METADATA).annotations or {}
+        same = record.node == write.node and write.annotations.items() <= annotations.items()
+        return f"{shown} is already on node {record.node}" if record.node and not same else ""
+
+    def _complete(self, pod: Pod) -> Pod:
+        """What the API server adds to a manifest."""
+        metadata = pod.metadata or NO_METADATA
+        self._version += 1
+        uid = metadata.uid or f"static-{self._version}"
+        namespace = metadata.namespace or "default"
+        return msgspec.structs.replace(pod, metadata=msgspec.structs.replace(metadata, uid=uid, namespace=namespace))
+
+    def _put(self, pod: Pod) -> None:
+        self._version += 1
+        metadata = msgspec.structs.replace(pod.metadata or NO_METADATA, resource_version=str(self._version))
+        kept = msgspec.structs.replace(pod, metadata=metadata)
+        record = to_record(kept)
+        self._pods[record.key] = kept
+        self._report([PodSeen(record)])
+
+    def _report(self, changes: Sequence[Change]) -> None:
+        if self._sink is not None:
+            self._reported += len(changes)
+            self._sink(changes)
+
+
+def _bound(pod: Pod, node: NodeName, annotations: Mapping[str, str]) -> Pod:
+    """As the API server does it: the Binding's annotations are merged onto the pod in the same write."""
+    metadata = pod.metadata or NO_METADATA
+    merged = {**(metadata.annotations or {}), **annotations}
+    return msgspec.structs.replace(
+        pod,
+        metadata=msgspec.structs.replace(metadata, annotations=merged),
+        spec=msgspec.structs.replace(pod.spec or PodSpec(), node_name=node),
+    )

@@ -1,0 +1,214 @@
+"""What the demo shows: 100 columns in a terminal, plain text in a pipe. Shapes carry the meaning, colours repeat it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
+
+from rich.console import Console, Group, RenderableType
+from rich.padding import Padding
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from vramcast.cluster.seam import PodEvent
+from vramcast.core.quantity import human_mib
+from vramcast.demo.day import Finish, Submit
+from vramcast.demo.scheduler import Gpu, Outcome
+
+_WIDTH = 100
+_BAR_WIDTH = 28
+_REST_OF_MAP = 71
+_PROMISED, _STRANGER, _ROOM = "█", "▒", "·"
+_MARKS = {"placed": ("✓", "bold green"), "waits": ("✗", "bold red"), "ended": ("■", "bold blue")}
+
+
+def new_console() -> Console:
+    """As wide as the terminal up to 100 columns, and 100 in a pipe."""
+    console = Console(highlight=False)
+    console.width = min(console.width, _WIDTH) if console.is_terminal else _WIDTH
+    return console
+
+
+def _print(console: Console, shown: RenderableType) -> None:
+    """In a pipe without the spaces that fill a terminal's lines."""
+    if console.is_terminal:
+        console.print(shown)
+        return
+    with console.capture() as capture:
+        console.print(shown)
+    console.file.writelines(f"{line.rstrip()}\n" for line in capture.get().splitlines())
+    console.file.flush()
+
+
+def show_opening(console: Console, url: str, gpus: Sequence[Gpu]) -> None:
+    nodes = len({gpu.node for gpu in gpus})
+    told = Text.assemble(
+        ("vramcast", "bold"), " on a cluster in memory: ", (f"{nodes} nodes", "bold"), " of mixed GPUs, at ",
+        (url, "cyan"), ".\nA day of training pods comes in, each through ",
+        ("POST /filter", "bold"), ", ", ("/prioritize", "bold"), " and ", ("/bind", "bold"),
+        ", as kube-scheduler does it.",
+    )  # fmt: skip
+    _print(console, Panel(told, border_style="dim", expand=False))
+    show_map(console, "before the day", gpus)
+
+
+# ---------------------------------------------------------------------- the map
+
+
+def show_map(console: Console, title: str, gpus: Sequence[Gpu]) -> None:
+    bar_width = max(8, min(_BAR_WIDTH, console.width - _REST_OF_MAP))
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", pad_edge=False)
+    for header in ("node", "GPU", "product", title):
+        table.add_column(header, no_wrap=True)
+    table.add_column("room", justify="right", no_wrap=True)
+    table.add_column("", no_wrap=True)
+    for node, group in groupby(gpus, key=lambda gpu: gpu.node):
+        for number, gpu in enumerate(group):
+            name = Text("" if number else node, "bold")
+            table.add_row(name, _which(gpu), _short_product(gpu.product), *_load(gpu, bar_width))
+    legend = Text.assemble(
+        (_PROMISED, "blue"), " promised   ", (_STRANGER, "red"), " a stranger's   ", (_ROOM, "green"), " room",
+        style="dim",
+    )  # fmt: skip
+    _print(console, Padding(Group(table, Text(), legend), (1, 0, 1, 2)))
+
+
+def _which(gpu: Gpu) -> str:
+    if gpu.free_devices is None:
+        return str(gpu.index)
+    if gpu.replicas > 1:
+        return f"slices x{gpu.devices}"
+    profile = gpu.resource.removeprefix("nvidia.com/").removeprefix("mig-")
+    return f"{'whole' if profile == 'gpu' else profile} x{gpu.devices}"
+
+
+def _short_product(product: str) -> str:
+    return product.removeprefix("NVIDIA-").removeprefix("Tesla-").replace("SXM4-", "")
+
+
+def _load(gpu: Gpu, width: int) -> tuple[Text, Text, Text]:
+    """Bar, room, and what else there is to say."""
+    if gpu.free_devices is not None and gpu.replicas == 1:
+        used = gpu.devices - gpu.free_devices
+        bar = _bar(used, 0, gpu.devices, width)
+        return bar, Text(f"{gpu.free_devices} free"), Text(f"of {gpu.devices}, {human_mib(gpu.size_mib)} each", "dim")
+    taken = gpu.size_mib - gpu.strangers_mib - gpu.room_mib
+    told = f"of {human_mib(gpu.size_mib)}"
+    if gpu.free_devices is not None:
+        told += f", {gpu.free_devices} free"
+    return _bar(taken, gpu.strangers_mib, gpu.size_mib, width), Text(human_mib(gpu.room_mib)), Text(told, "dim")
+
+
+def _bar(promised: int, strangers: int, size: int, width: int) -> Text:
+    """Rounded so that what is there is seen, and all of it is as wide as every other bar."""
+    blocks = [max(1, round(part * width / max(size, 1))) if part > 0 else 0 for part in (promised, strangers)]
+    blocks[0] = min(blocks[0], width - blocks[1])
+    return Text.assemble(
+        (_PROMISED * blocks[0], "blue"), (_STRANGER * blocks[1], "red"), (_ROOM * (width - sum(blocks)), "green")
+    )
+
+
+# ---------------------------------------------------------------------- one step of the day
+
+
+def show_outcome(
+    console: Console, step: Submit, outcome: Outcome, gpus: Iterable[Gpu], events: Iterable[PodEvent]
+) -> None:
+    key = f"{step.namespace}/{step.name}"
+    lines = [_where(outcome, key, list(gpus)), Text(step.note, "dim italic")]
+    warnings = [event for event in events if event.warning]
+    lines += [_warning(event) for event in warnings]
+    if outcome.error:
+        lines.append(Text(outcome.error, "red"))
+    lines += _why_not({node: _without_repeats(reason, warnings) for node, reason in outcome.reasons.items()})
+    _show_step(console, step.at, "placed" if outcome.node else "waits", key, lines)
+
+
+def show_still_waiting(console: Console, step: Submit) -> None:
+    """Tried again in vain: why was said before."""
+    _show_step(console, step.at, "waits", f"{step.namespace}/{step.name}", [Text("still waits", "red")])
+
+
+def show_finish(console: Console, step: Finish) -> None:
+    lines = [Text("finishes", "bold blue"), Text(step.note, "dim italic")]
+    _show_step(console, step.at, "ended", f"{step.namespace}/{step.name}", lines)
+
+
+def _show_step(console: Console, at: str, what: str, key: str, lines: Sequence[Text]) -> None:
+    mark, style = _MARKS[what]
+    grid = Table.grid(padding=(0, 1, 0, 0))
+    for width in (5, 1, 20):
+        grid.add_column(width=width, no_wrap=True, overflow="fold")
+    grid.add_column(ratio=1)
+    grid.add_row(Text(at, "dim"), Text(mark, style), Text(key, "bold"), Group(*lines))
+    _print(console, Padding(grid, (0, 0, 1, 2)))
+
+
+def _where(outcome: Outcome, key: str, gpus: Sequence[Gpu]) -> Text:
+    if not outcome.node:
+        return Text("waits", "bold red")
+    told = Text.assemble("→ ", (outcome.node, "bold green"))
+    mine = [gpu for gpu in gpus if gpu.node == outcome.node and key in gpu.needs_mib]
+    indices = [str(gpu.index) for gpu in mine if gpu.free_devices is None]
+    if indices:
+        told.append(f" GPU {' and '.join(indices)}", "bold green")
+    need_mib = mine[0].needs_mib[key] if mine else None
+    if mine and need_mib is None:
+        told.append("   a device, nothing forecast", "dim")
+    if need_mib is not None:
+        told.append(f"   reserves {_gib(need_mib)} of {_gib(mine[0].size_mib)} GiB")
+        if indices or mine[0].replicas > 1:
+            told.append(f", {_gib(mine[0].room_mib)} left", "dim")
+    if len(outcome.scores) > 1 and any(outcome.scores.values()):
+        ranked = sorted(outcome.scores.items(), key=lambda item: (-item[1], item[0] != outcome.node, item[0]))
+        told.append("\nscores: " + ", ".join(f"{name} {points}" for name, points in ranked), "dim")
+    return told
+
+
+def _gib(mib: int) -> str:
+    return f"{mib / 1024:.1f}"
+
+
+def _warning(event: PodEvent) -> Text:
+    return Text.assemble(("event ", "yellow"), (event.reason, "bold yellow"), (f" {event.message}", "yellow"))
+
+
+def _without_repeats(reason: str, warnings: Sequence[PodEvent]) -> str:
+    for event in warnings:
+        reason = reason.replace(event.message, "not understood, see the event")
+    return reason
+
+
+def _why_not(reasons: Mapping[str, str]) -> list[Text]:
+    """Nodes by identical reason, as kube-scheduler groups them in the pod's event."""
+    by_reason: dict[str, list[str]] = {}
+    for node, reason in reasons.items():
+        by_reason.setdefault(reason, []).append(node)
+    return [
+        Text.assemble(("not ", "dim"), (", ".join(sorted(nodes)), ""), (f": {reason}", "dim"))
+        for reason, nodes in sorted(by_reason.items(), key=lambda item: (-len(item[1]), item[0]))
+    ]
+
+
+# ---------------------------------------------------------------------- the end
+
+
+def show_summary(console: Console, placed: Sequence[str], waiting: Sequence[str], gpus: Iterable[Gpu]) -> None:
+    told = Text.assemble((f"{len(placed)} pods placed", "bold green"))
+    if all(gpu.promised_mib + gpu.strangers_mib <= gpu.size_mib for gpu in gpus if gpu.free_devices is None):
+        told.append(", no GPU promised more than it has")
+    if waiting:
+        told.append("; ")
+        told.append(f"{len(waiting)} wait", "bold red")
+        told.append(": " + ", ".join(waiting))
+    _print(console, Padding(told, (0, 0, 0, 2)))
+
+
+def show_commands(console: Console, commands: Sequence[tuple[str, str]], url: str) -> None:
+    _print(console, Padding(Text.assemble("Still serving at ", (url, "cyan"), ". To try:"), (1, 0, 0, 2)))
+    for command, why in commands:
+        # Not wrapped: a command is there to be copied.
+        console.print(f"  [dim]# {why}[/dim]")
+        console.print(f"  [bold]{command}[/bold]", soft_wrap=True)
+    _print(console, Padding(Text("Ctrl-C stops it.", "dim"), (1, 0, 0, 2)))

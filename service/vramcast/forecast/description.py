@@ -1,0 +1,225 @@
+"""What is known of a network, layer by layer: the input of the physics prior and of the features.
+
+Two kinds of description arrive here. A *traced* one lists leaf modules with shapes and the bytes that autograd
+keeps, but not the functional operations between them. A *replayable* one is the whole graph: every operation with
+the operations that it reads, so that a training step can be replayed allocation by allocation.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vramcast.core.errors import InvalidInput
+
+
+class OpKind(IntEnum):
+    """What an operation keeps for the backward pass, told by its kind."""
+
+    CONV = 0
+    DEPTHWISE = 1
+    POINTWISE = 2
+    GROUPED = 3
+    LINEAR = 4
+    BATCH_NORM = 5
+    LAYER_NORM = 6
+    KEEPS_OUTPUT = 7  # ReLU, tanh, sigmoid: the gradient is told from the result
+    KEEPS_INPUT = 8  # GELU, SiLU, ...: the gradient needs the argument
+    DROPOUT = 9
+    POOL = 10
+    VIEW = 11
+    SOFTMAX = 12
+    EMBEDDING = 13
+    OTHER = 14
+
+
+CONVOLUTIONS = (OpKind.CONV, OpKind.DEPTHWISE, OpKind.POINTWISE, OpKind.GROUPED)
+
+
+def among(*kinds: OpKind) -> NDArray[np.bool_]:
+    """A table to index with kinds: whether a kind is one of these. Much faster than a search per layer."""
+    table = np.zeros(len(OpKind), dtype=np.bool_)
+    table[list(kinds)] = True
+    return table
+
+
+IS_CONVOLUTION = among(*CONVOLUTIONS)
+
+_KEEPS_OUTPUT = frozenset({"ReLU", "Tanh", "Sigmoid", "ReLU6", "Hardsigmoid"})
+_KEEPS_INPUT = frozenset({
+    "GELU", "SiLU", "Mish", "Softplus", "ELU", "SELU", "LeakyReLU", "PReLU", "Hardswish", "GELUTanh", "QuickGELU",
+    "GammaAct", "NewGELUActivation",
+})  # fmt: skip
+_VIEWS = frozenset({"Identity", "Flatten", "Permute"})
+
+
+@dataclass(frozen=True, slots=True)
+class Op:
+    """One operation; elements are per sample."""
+
+    type: str
+    kind: OpKind
+    in_elements: int
+    out_elements: int
+    parameters: int = 0
+    kernel: int = 0
+    groups: int = 1
+    stride: int = 1
+    in_place: bool = False
+    channels_in: int = 0
+    channels_out: int = 0
+    positions: int = 0  # output pixels or tokens
+    shape: tuple[int, ...] = ()
+    inputs: tuple[int, ...] = ()  # operations that it reads; -1 is the network's input
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Description:
+    """A network; `saved_bytes_per_sample` is None where nobody traced it.
+
+    Equal only to itself: what was computed of it is remembered by it, and comparing layers would cost as much.
+    """
+
+    ops: tuple[Op, ...]
+    parameters: int
+    input_elements: int
+    family: str
+    buffers: int = 0
+    saved_bytes_per_sample: int | None = None
+    largest_saved_bytes_per_sample: int | None = None
+    sequence_length: int | None = None
+    replayable: bool = False
+
+
+def kind_of(type_name: str, groups: int, channels_in: int, kernel: int) -> OpKind:
+    """The kind of an operation by the name of its class."""
+    lowered = type_name.lower()
+    if "conv" in lowered and "norm" not in lowered:
+        return _convolution(groups, channels_in, kernel)
+    if type_name in _KEEPS_OUTPUT:
+        return OpKind.KEEPS_OUTPUT
+    if type_name in _KEEPS_INPUT:
+        return OpKind.KEEPS_INPUT
+    if type_name in _VIEWS:
+        return OpKind.VIEW
+    for part, kind in _BY_PART:
+        if part in lowered:
+            return kind
+    return OpKind.OTHER
+
+
+_BY_PART = (
+    ("batchnorm", OpKind.BATCH_NORM),
+    ("evonorm", OpKind.BATCH_NORM),
+    ("filterresponse", OpKind.BATCH_NORM),
+    ("norm", OpKind.LAYER_NORM),
+    ("linear", OpKind.LINEAR),
+    ("softmax", OpKind.SOFTMAX),
+    ("drop", OpKind.DROPOUT),
+    ("pool", OpKind.POOL),
+    ("embed", OpKind.EMBEDDING),
+)
+
+
+def _convolution(groups: int, channels_in: int, kernel: int) -> OpKind:
+    if groups > 1:
+        return OpKind.DEPTHWISE if groups >= channels_in > 0 else OpKind.GROUPED
+    return OpKind.POINTWISE if kernel <= 1 else OpKind.CONV
+
+
+def parse_profile(profile: Mapping[str, Any]) -> Description:
+    """A profile as JSON: `layers` of six fields (a plain chain) or nine (traced leaf modules with shapes)."""
+    try:
+        layers = profile["layers"]
+        traced = bool(layers) and len(layers[0]) >= 9
+        ops = _traced(layers) if traced else _chain(layers, math.prod(profile["input_shape"]))
+        return Description(
+            ops=tuple(ops),
+            parameters=int(profile["parameters"]),
+            input_elements=_input_elements(profile),
+            family=str(profile.get("family", "")),
+            buffers=int(profile.get("buffers") or 0),
+            saved_bytes_per_sample=profile.get("saved_bytes_per_sample"),
+            largest_saved_bytes_per_sample=profile.get("largest_saved_bytes_per_sample"),
+            sequence_length=profile.get("sequence_length"),
+            replayable=not traced,
+        )
+    except (KeyError, TypeError, ValueError, IndexError) as error:
+        raise InvalidInput(f"profile {profile.get('id', '')!r} is not one: {error!r}") from error
+
+
+def _input_elements(profile: Mapping[str, Any]) -> int:
+    shape = profile.get("input_shape")
+    return math.prod(shape) if shape else int(profile.get("sequence_length") or 1)
+
+
+def _chain(layers: Sequence[Sequence[Any]], input_elements: int) -> list[Op]:
+    """Layers that each read the one before: a `Sequential`."""
+    ops: list[Op] = []
+    elements = input_elements
+    for index, (type_name, out, parameters, *_rest) in enumerate(layers):
+        linear = type_name == "Linear"
+        ops.append(
+            Op(
+                type=type_name,
+                kind=kind_of(type_name, 1, 0, 0),
+                in_elements=elements,
+                out_elements=out,
+                parameters=parameters,
+                in_place=bool(_rest[2]) if len(_rest) > 2 else False,
+                channels_in=elements if linear else 0,
+                channels_out=out if linear else 0,
+                positions=1,
+                inputs=(index - 1,),
+            )
+        )
+        elements = out
+    return ops
+
+
+def _traced(layers: Sequence[Sequence[Any]]) -> list[Op]:
+    return [_traced_op(layer) for layer in layers]
+
+
+def _traced_op(layer: Sequence[Any]) -> Op:
+    type_name, out, parameters, kernel, groups, in_place, in_elements, shape, stride = layer[:9]
+    groups = groups or 1
+    channels_in = channels_out = positions = 0
+    if "Conv" in type_name and len(shape) >= 2:
+        channels_out = shape[0]
+        positions = out // max(1, channels_out)
+        area = (kernel[0] * (kernel[1] if len(kernel) > 1 else kernel[0])) if kernel else 1
+        channels_in = _conv_inputs(parameters, channels_out, area) * groups
+    elif type_name == "Linear":
+        channels_out = shape[-1]
+        positions = out // max(1, channels_out)
+        channels_in = max(1, round(in_elements * channels_out / max(1, out)))
+    size = kernel[0] if kernel else 0
+    return Op(
+        type=type_name,
+        kind=kind_of(type_name, groups, channels_in, size),
+        in_elements=in_elements,
+        out_elements=out,
+        parameters=parameters,
+        kernel=size,
+        groups=groups,
+        stride=(stride[0] if stride else 1) or 1,
+        in_place=bool(in_place),
+        channels_in=channels_in,
+        channels_out=channels_out,
+        positions=positions,
+        shape=tuple(shape),
+    )
+
+
+def _conv_inputs(parameters: int, channels_out: int, area: int) -> int:
+    """Input channels per group, told from the weights: a remainder is the bias."""
+    row = max(1, channels_out * area)
+    weights = parameters if parameters % row == 0 else parameters - channels_out
+    return max(1, weights // row)

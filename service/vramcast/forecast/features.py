@@ -1,0 +1,267 @@
+"""A task as numbers, for training and serving alike: facts of the whole, and a short sequence of tokens.
+
+Sizes enter as shares of the prior (what is left to learn is a ratio to it) or as logarithms. What a sparse
+description does not know stays zero and its flag says so. `VERSION` names this very layout: an artifact that was
+trained on another one is refused.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from enum import IntEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vramcast.core.names import Product
+from vramcast.core.products import PRODUCTS, GpuSpec
+from vramcast.core.quantity import MIB
+from vramcast.core.task import Task
+from vramcast.core.vocabulary import Architecture, Optimizer
+from vramcast.forecast.description import CONVOLUTIONS, IS_CONVOLUTION, Description, OpKind, among
+from vramcast.forecast.physics import Layered, Prior, described_prior, optimizer_states, summary_prior
+from vramcast.forecast.saved import Array, LayerTable
+from vramcast.forecast.tokens import TOKEN_WIDTH, TOKENS, make_tokens
+
+VERSION = "features-1"
+
+
+class Regime(IntEnum):
+    """What is known, which decides what is left to learn."""
+
+    REPLAYED = 0  # the whole graph, no convolution
+    REPLAYED_CONV = 1  # the whole graph, with cuDNN's choices unknown
+    TRACED = 2  # leaf modules and the bytes that autograd keeps
+    SUMMARY = 3  # totals
+
+
+_FIGURES = ("bare", "active", "everywhere", "backward", "twice", "logits")
+_QUANTILES = (10, 25, 50, 75, 90)
+_CURVE_POINTS = 7
+_QUANTILE_PLACES = np.array(_QUANTILES) / 100.0
+_KINDS = tuple(OpKind)
+_KIND_NAMES = tuple(kind.name.lower() for kind in OpKind)
+_REGIME_FACTS = tuple(f"regime_{known.name.lower()}" for known in Regime)
+_WEIGHTED = (*CONVOLUTIONS, OpKind.LINEAR)
+_HAS_WEIGHTS = among(*_WEIGHTED)
+_COPIED = among(OpKind.CONV, OpKind.POINTWISE, OpKind.GROUPED)
+_DEFAULT_SPEC = GpuSpec(Product(""), 40960, 500, 430, 84, 900, 8.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Features:
+    facts: NDArray[np.float32]  # (facts,)
+    tokens: NDArray[np.float32]  # (TOKENS, TOKEN_WIDTH)
+    kinds: NDArray[np.int64]  # (TOKENS,), 0 where there is no token
+    prior: Prior
+    regime: Regime
+
+
+def describe(network: Description | None, task: Task, product: Product) -> Features:
+    """Features of a task on a product; without a network, from its summary."""
+    prior = described_prior(network, task, product) if network and network.ops else summary_prior(task, product)
+    layered = prior.layered
+    if network is None or layered is None:
+        facts = _common(task, product, prior, Regime.SUMMARY, task.parameters or 0) | _summary_facts(task, prior)
+        tokens, kinds = np.zeros((TOKENS, TOKEN_WIDTH), np.float32), np.zeros(TOKENS, np.int64)
+        return Features(_vector(facts), tokens, kinds, prior, Regime.SUMMARY)
+    regime = _regime(prior, layered)
+    facts = _common(task, product, prior, regime, network.parameters) | _network_facts(network, task, prior, layered)
+    tokens, kinds = make_tokens(layered, task.batch_size, prior.total_bytes)
+    return Features(_vector(facts), tokens, kinds, prior, regime)
+
+
+def _regime(prior: Prior, layered: Layered) -> Regime:
+    if "bare" not in prior.figures:
+        return Regime.TRACED
+    return Regime.REPLAYED_CONV if layered.convolves else Regime.REPLAYED
+
+
+def _common(task: Task, product: Product, prior: Prior, regime: Regime, parameters: int) -> dict[str, float]:
+    spec = PRODUCTS.get(product, _DEFAULT_SPEC)
+    facts = dict.fromkeys(_REGIME_FACTS, 0.0) | {_REGIME_FACTS[regime]: 1.0}
+    facts |= {
+        "log_prior": math.log(prior.total_bytes / MIB),
+        "log_batch": math.log2(task.batch_size),
+        "log_parameters": math.log(4.0 * parameters + 1),
+        "parameters_share": 4.0 * parameters / prior.total_bytes,
+        "states": float(optimizer_states(task.optimizer)),
+        "plain_sgd": float(task.optimizer is Optimizer.SGD),
+        "gpu_memory": math.log(spec.memory_mib),
+        "gpu_sms": math.log(spec.sms),
+        "gpu_bandwidth": math.log(spec.bandwidth_gb_per_second),
+        "gpu_capability": spec.compute_capability,
+        "prior_over_gpu": prior.total_bytes / MIB / spec.memory_mib,
+        "epoch_rest": (4096 % task.batch_size) / task.batch_size,
+    }
+    return facts
+
+
+def _summary_facts(task: Task, prior: Prior) -> dict[str, float]:
+    activations = 4.0 * (task.activations or 0)
+    facts = {f"family_{family}": float(task.architecture == family) for family in _FAMILIES}
+    return facts | {
+        "log_activations": math.log(activations + 1),
+        "activations_share": activations * task.batch_size / prior.total_bytes,
+        "operations": math.log1p(task.layers or 0),
+    }
+
+
+_FAMILIES = (Architecture.MLP, Architecture.CNN, Architecture.TRANSFORMER)
+
+
+def _network_facts(network: Description, task: Task, prior: Prior, layered: Layered) -> dict[str, float]:
+    table, saved, curve = layered.table, layered.saved, layered.curve_bytes
+    batch, total = task.batch_size, prior.total_bytes
+    facts = {f"family_{family}": float(network.family == family) for family in _FAMILIES}
+    facts |= {f"figure_{name}": prior.figures.get(name, 0.0) / total for name in _FIGURES}
+    kept = (saved.per_sample_bytes - saved.fused_attention_bytes) * batch
+    later_gradients = 4.0 * np.cumsum(table.parameters[::-1])[::-1]
+    facts |= {
+        "log_activations": math.log(saved.per_sample_bytes + 1),
+        "activations_share": kept / total,
+        "operations": math.log1p(len(network.ops)),
+        "curve_peak": float(curve.max()) * batch / total,
+        "curve_peak_at": float(np.argmax(curve)) / len(curve),
+        "curve_peak_gradients": float((curve * batch + later_gradients).max()) / total,
+        "attention_fused": saved.fused_attention_bytes * batch / total,
+        "attention_unfused": saved.unfused_attention_bytes * batch / total,
+        "static": saved.static_bytes / total,
+        "trace_over_rules": saved.trace_over_rules,
+        "input": 4.0 * batch * network.input_elements / total,
+        "log_input": math.log(network.input_elements + 1),
+        "log_input_batch": math.log(network.input_elements + 1) + math.log(batch),
+        "largest_saved": (network.largest_saved_bytes_per_sample or float(saved.per_layer_bytes.max())) * batch / total,
+        "last_output": 4.0 * batch * float(table.out_elements[-1]) / total,
+        "in_place": float(table.out_elements[table.in_place].sum() / max(1.0, table.out_elements.sum())),
+        "buffers": 4.0 * network.buffers / total,
+    }
+    facts |= _kind_facts(table, saved.per_layer_bytes, batch, total)
+    facts |= _convolution_facts(table, curve, batch, total)
+    return facts | _work_facts(table, saved.per_layer_bytes, batch)
+
+
+def _kind_facts(table: LayerTable, saved: Array, batch: int, total: float) -> dict[str, float]:
+    """Per kind: how many, their outputs in all and the three largest, what they keep, their weights."""
+    facts: dict[str, float] = {}
+    share = 4.0 * batch / total
+    counts = np.bincount(table.kind, minlength=len(_KINDS))
+    sums = np.bincount(table.kind, table.out_elements, len(_KINDS)) * share
+    kept = np.bincount(table.kind, saved, len(_KINDS)) * (batch / total)
+    weights = np.bincount(table.kind, table.parameters, len(_KINDS)) * (4.0 / total)
+    for kind in np.flatnonzero(counts).tolist():
+        name = _KIND_NAMES[kind]
+        facts[f"{name}_count"] = float(counts[kind])
+        facts[f"{name}_sum"] = float(sums[kind])
+        largest = np.sort(table.out_elements[table.kind == kind])[:-4:-1] * share
+        for rank, value in enumerate(largest.tolist()):
+            facts[f"{name}_largest{rank}"] = value
+        facts[f"{name}_saved"] = float(kept[kind])
+        if _HAS_WEIGHTS[kind]:
+            facts[f"{name}_weights"] = float(weights[kind])
+    return facts
+
+
+def _convolution_facts(table: LayerTable, curve: Array, batch: int, total: float) -> dict[str, float]:
+    """The convolution with the most traffic, and what cuDNN's choice of kernels hangs on."""
+    at = np.flatnonzero(IS_CONVOLUTION[table.kind])
+    if not at.size:
+        return {}
+    traffic = 4.0 * (table.in_elements[at] + table.out_elements[at])
+    big = at[int(np.argmax(traffic))]
+    eights = (table.channels_in[at] % 8 == 0) & (table.channels_out[at] % 8 == 0)
+    columns = table.channels_in[at] * table.kernel[at] ** 2 / table.groups[at] * table.positions[at]
+    copies = np.sort(channels_last_bytes(table)[at] * (table.groups[at] <= table.channels_in[at] / 2))[::-1] * batch
+    weight = traffic / traffic.sum()
+    facts = {f"copies{rank}": float(copies[rank]) / total for rank in range(min(3, copies.size))}
+    return facts | {
+        "big_channels_in": float(table.channels_in[big]),
+        "big_channels_out": float(table.channels_out[big]),
+        "big_positions": math.log1p(float(table.positions[big])),
+        "big_work": math.log1p(float(table.positions[big]) * batch),
+        "big_kernel": float(table.kernel[big]),
+        "big_groups": math.log(float(table.groups[big])),
+        "big_traffic": float(traffic.max()) * batch / total,
+        "big_at": float(big) / len(table.kind),
+        "big_weights": math.log1p(4.0 * float(table.parameters[big])),
+        "peak_copies": float((curve + channels_last_bytes(table)).max()) * batch / total,
+        "mean_kernel": float((table.kernel[at] * weight).sum()),
+        "in_eights": float((eights * weight).sum()),
+        "fewest_channels": float(table.channels_in[at][1:].min(initial=10_000.0)),
+        "most_channels": float(table.channels_out[at].max()),
+        "columns": 4.0 * float(columns.max()) * batch / total,
+        "columns_of_one": 4.0 * float(columns.max()) / total,
+        "largest_weights": 4.0 * float(table.parameters[at].max()) / total,
+        "wide_kernels": float((table.kernel[at] >= 5).sum()),
+        "strided": float((table.stride[at] > 1).sum()),
+    }
+
+
+def channels_last_bytes(table: LayerTable) -> Array:
+    """Copies of input and output with channels last, in eights, per sample; 0 where nothing is convolved."""
+    convolved = _COPIED[table.kind]
+
+    def padded(elements: Array, channels: Array) -> Array:
+        grown = np.ceil(channels / 8.0) * 8.0 / np.maximum(channels, 1.0)
+        return np.asarray(elements * grown, dtype=np.float64)
+
+    copies = 4.0 * (padded(table.in_elements, table.channels_in) + padded(table.out_elements, table.channels_out))
+    return np.where(convolved, copies, 0.0)
+
+
+def _work_facts(table: LayerTable, saved: Array, batch: int) -> dict[str, float]:
+    """Arithmetic and traffic (utilization hangs on them), and the shape of the net from front to back."""
+    flops = 2.0 * table.positions * table.parameters * _HAS_WEIGHTS[table.kind]
+    count = len(table.kind)
+    facts = {
+        "log_flops": math.log1p(float(flops.sum()) * batch),
+        "log_flops_per_layer": math.log1p(float(flops.sum()) * batch / count),
+        "log_largest_flops": math.log1p(float(flops.max()) * batch),
+        "log_traffic": math.log1p(float((table.in_elements + table.out_elements).sum()) * batch),
+    }
+    ordered = np.sort(table.out_elements)
+    outputs = np.interp(_QUANTILE_PLACES, np.linspace(0.0, 1.0, count), ordered) if count > 1 else ordered.repeat(5)
+    facts |= {f"output_q{q}": math.log1p(float(value)) for q, value in zip(_QUANTILES, outputs, strict=True)}
+    running = np.cumsum(saved)
+    where = np.linspace(0.0, 1.0, _CURVE_POINTS + 2)[1:-1]
+    shares = np.interp(where, np.linspace(0.0, 1.0, count), running / max(float(running[-1]), 1.0))
+    return facts | {f"saved_by{index}": float(value) for index, value in enumerate(shares)}
+
+
+def _names() -> tuple[str, ...]:
+    names = [f"regime_{known.name.lower()}" for known in Regime]
+    names += [
+        "log_prior", "log_batch", "log_parameters", "parameters_share", "states", "plain_sgd", "gpu_memory", "gpu_sms",
+        "gpu_bandwidth", "gpu_capability", "prior_over_gpu", "epoch_rest",
+    ]  # fmt: skip
+    names += [f"family_{family}" for family in _FAMILIES]
+    names += [f"figure_{name}" for name in _FIGURES]
+    names += [
+        "log_activations", "activations_share", "operations", "curve_peak", "curve_peak_at", "curve_peak_gradients",
+        "attention_fused", "attention_unfused", "static", "trace_over_rules", "input", "log_input", "log_input_batch",
+        "largest_saved", "last_output", "in_place", "buffers",
+    ]  # fmt: skip
+    for kind in _KINDS:
+        name = kind.name.lower()
+        names += [f"{name}_count", f"{name}_sum", *(f"{name}_largest{rank}" for rank in range(3)), f"{name}_saved"]
+        names += [f"{name}_weights"] if kind in _WEIGHTED else []
+    names += [f"copies{rank}" for rank in range(3)]
+    names += [
+        "big_channels_in", "big_channels_out", "big_positions", "big_work", "big_kernel", "big_groups", "big_traffic",
+        "big_at", "big_weights", "peak_copies", "mean_kernel", "in_eights", "fewest_channels", "most_channels",
+        "columns", "columns_of_one", "largest_weights", "wide_kernels", "strided", "log_flops", "log_flops_per_layer",
+        "log_largest_flops", "log_traffic",
+    ]  # fmt: skip
+    names += [f"output_q{q}" for q in _QUANTILES] + [f"saved_by{index}" for index in range(_CURVE_POINTS)]
+    return tuple(names)
+
+
+FACTS = _names()
+_POSITION = {name: index for index, name in enumerate(FACTS)}
+
+
+def _vector(facts: dict[str, float]) -> NDArray[np.float32]:
+    vector = np.zeros(len(FACTS), np.float32)
+    vector[[_POSITION[name] for name in facts]] = list(facts.values())
+    return vector

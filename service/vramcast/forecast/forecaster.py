@@ -1,0 +1,97 @@
+"""Behind the seam: which way of forecasting a task's level of description allows, and a memory of answers."""
+
+from __future__ import annotations
+
+import threading
+from abc import ABC, abstractmethod
+
+from vramcast.core.errors import FieldError, InvalidTask
+from vramcast.core.forecast import Forecast, Part, Source
+from vramcast.core.names import Product
+from vramcast.core.quantity import MIB
+from vramcast.core.task import Task
+from vramcast.core.vocabulary import PREFIX, Level
+from vramcast.forecast import physics
+from vramcast.forecast.description import Description
+from vramcast.forecast.profiles import decode_profile
+from vramcast.forecast.thumb import bound_factor
+
+# Tasks come in crowds (a sweep, a Job's retries): what was forecast once is not forecast again.
+_CACHE_SIZE = 20_000
+
+
+class RememberingForecaster(ABC):
+    """The user's own number, or a forecast. Deterministic, so answers are kept by task and product."""
+
+    def __init__(self, default_risk: float) -> None:
+        self._default_risk = default_risk
+        self._cache: dict[tuple[Task, Product], Forecast] = {}
+        # Forecasts are made ahead on a thread of their own, and asked for on the event loop's.
+        self._lock = threading.Lock()
+
+    def forecast(self, task: Task, product: Product) -> Forecast:
+        key = (task, product)
+        known = self._cache.get(key)
+        if known is None:
+            known = self._forecast(task, product)
+            with self._lock:
+                if len(self._cache) >= _CACHE_SIZE:
+                    # Oldest first: a dict remembers the order of insertion.
+                    del self._cache[next(iter(self._cache))]
+                self._cache[key] = known
+        return known
+
+    def _forecast(self, task: Task, product: Product) -> Forecast:
+        risk = task.max_oom_risk if task.max_oom_risk is not None else self._default_risk
+        if task.level is Level.GIVEN and task.gpu_memory_mib is not None:
+            return _given(task.gpu_memory_mib * MIB, product, risk)
+        return self.forecast_network(_network(task), task, product, risk)
+
+    @abstractmethod
+    def forecast_network(self, network: Description | None, task: Task, product: Product, risk: float) -> Forecast:
+        """From the layers, or from the task's summary where there are none."""
+
+
+class PhysicsForecaster(RememberingForecaster):
+    """The physics prior alone, with bounds by rule of thumb."""
+
+    def forecast_network(self, network: Description | None, task: Task, product: Product, risk: float) -> Forecast:
+        if network is None:
+            return forecast_summary(task, product, risk)
+        return _from_prior(physics.described_prior(network, task, product), task, product, risk)
+
+
+def forecast_summary(task: Task, product: Product, risk: float) -> Forecast:
+    """From parameters, activations and the settings of the run."""
+    return _from_prior(physics.summary_prior(task, product), task, product, risk)
+
+
+def _from_prior(prior: physics.Prior, task: Task, product: Product, risk: float) -> Forecast:
+    median_bytes = sum(part.size_bytes for part in prior.parts)
+    return Forecast(
+        product=product,
+        median_bytes=median_bytes,
+        bound_bytes=round(median_bytes * bound_factor(risk)) if bound_factor(risk) > 1 else median_bytes,
+        risk=risk,
+        source=Source.PHYSICS,
+        model_version=physics.VERSION,
+        parts=prior.parts,
+        assumptions=task.assumptions,
+    )
+
+
+def _network(task: Task) -> Description | None:
+    if task.level is Level.PROFILE and task.profile is not None:
+        return decode_profile(task.profile)
+    if task.level is Level.SUMMARY:
+        return None
+    raise InvalidTask([
+        FieldError(f"{PREFIX}model", task.model or "",
+                   f"this version forecasts from {PREFIX}profile, or from {PREFIX}parameters, activations and "
+                   f"batch-size; or give {PREFIX}gpu-memory")
+    ])  # fmt: skip
+
+
+def _given(size_bytes: int, product: Product, risk: float) -> Forecast:
+    part = Part("given", size_bytes, f"annotation {PREFIX}gpu-memory")
+    return Forecast(product, size_bytes, size_bytes, risk, Source.GIVEN, Source.GIVEN, parts=(part,))

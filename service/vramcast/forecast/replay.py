@@ -1,0 +1,309 @@
+"""Training steps replayed on the allocator: which tensors live when, in the order in which PyTorch makes them.
+
+Per operation: what the forward pass allocates, what autograd keeps, what the backward pass allocates and when it
+lets go. Two steps settle the caches; a last, smaller batch of an epoch is replayed too, because its odd sizes cut up
+cached blocks and so cost memory that no sum of tensors shows.
+
+The order does not hang on the batch: a network's steps are recorded once, with sizes as so much per sample and so much
+whatever the batch, and from the second step on each is the one before with other tensors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from vramcast.forecast.allocator import MIB
+from vramcast.forecast.description import CONVOLUTIONS, Description, Op, OpKind
+from vramcast.forecast.program import COLUMNS, Events, Recording, Replay, Workspaces
+
+FLOAT_BYTES = 4
+_LABEL_BYTES = 8
+_CUBLAS_WORKSPACE_BYTES = 8_519_680  # CUBLAS_WORKSPACE_CONFIG's default: two of 4 MiB and eight of 16 KiB
+_CUBLASLT_WORKSPACE_BYTES = MIB
+_KEEPS_INPUT = frozenset({OpKind.KEEPS_INPUT, OpKind.BATCH_NORM, OpKind.LINEAR, *CONVOLUTIONS})
+_KEEPS_OUTPUT = frozenset({OpKind.KEEPS_OUTPUT, OpKind.SOFTMAX})
+
+
+class _Plan:
+    """One operation with its questions answered once: hashing an enum costs more than the allocation it decides."""
+
+    __slots__ = (
+        "convolves", "copies_bytes", "drops", "in_floats", "inputs", "joins", "keeps_input", "keeps_output", "linear",
+        "norm_bytes", "out_elements", "out_floats", "parameter_bytes", "prelu", "view",
+    )  # fmt: skip
+
+    def __init__(self, op: Op) -> None:
+        self.inputs = op.inputs
+        self.out_elements = op.out_elements
+        self.in_floats = FLOAT_BYTES * op.in_elements
+        self.out_floats = FLOAT_BYTES * op.out_elements
+        self.parameter_bytes = tuple(FLOAT_BYTES * elements for elements in parameter_sizes(op))
+        self.view = op.kind is OpKind.VIEW
+        self.linear = op.kind is OpKind.LINEAR
+        self.convolves = op.kind in CONVOLUTIONS
+        self.copies_bytes = channels_last_bytes(op) if self.convolves else 0
+        self.drops = op.kind is OpKind.DROPOUT
+        self.keeps_input = op.kind in _KEEPS_INPUT
+        self.keeps_output = op.kind in _KEEPS_OUTPUT
+        self.norm_bytes = FLOAT_BYTES * (op.parameters // 2) if op.kind is OpKind.BATCH_NORM else 0
+        self.joins = op.type if op.type in ("Add", "Concat") else ""
+        self.prelu = op.type == "PReLU"
+
+
+class _Tensor:
+    __slots__ = ("number", "owners", "sample_bytes")
+
+    def __init__(self, number: int, sample_bytes: int) -> None:
+        self.number = number
+        self.sample_bytes = sample_bytes
+        self.owners = 1
+
+
+def channels_last_bytes(op: Op) -> int:
+    """Tensor-core kernels read channels last, in eights: cuDNN keeps copies of input and output in that layout."""
+    if op.channels_in < 4:
+        return 0
+    pixels_in = op.in_elements // max(1, op.channels_in)
+    return FLOAT_BYTES * (pixels_in * _up8(op.channels_in) + op.positions * _up8(op.channels_out))
+
+
+def _up8(channels: int) -> int:
+    return -(-channels // 8) * 8
+
+
+def record(network: Description, optimizer_states: int) -> Recording:
+    step = _Step(network)
+    step.place_parameters()
+    placed = step.take()
+    step.warm_up()
+    warm_up = step.take()
+    step.train(optimizer_states)
+    first, before, survivors = step.take(), step.made, step.survivors
+    step.train(optimizer_states)
+    again, successors = step.take(), np.zeros(before + 1, np.int64)
+    successors[survivors] = step.survivors
+    return Recording(placed, warm_up, first, again, before, step.made - before, successors)
+
+
+def replay(
+    network: Description, batches: Sequence[int], optimizer_states: int, workspaces: Workspaces, warm_up_batch: int
+) -> Replay:
+    return record(network, optimizer_states).program(batches, warm_up_batch).run(workspaces)
+
+
+class _Step:
+    def __init__(self, network: Description) -> None:
+        self.made = 0
+        self._events: list[int] = []
+        self._network = network
+        self._plans = [_Plan(op) for op in network.ops]
+        self._readers = _readers(network.ops)
+        self._classes = network.ops[-1].out_elements
+        self._cublas: dict[str, _Tensor] = {}
+        self._parameters: list[int] = []
+        self._states: list[_Tensor] | None = None
+        self._kept: list[_Tensor] = []  # what Python names keep from one step to the next
+        self._gradients: list[_Tensor] = []
+        self._input: list[_Tensor] = []
+
+    def take(self) -> Events:
+        """What was recorded since it was last taken."""
+        taken = np.array(self._events, np.int64).reshape(-1, COLUMNS)
+        self._events = []
+        return taken
+
+    @property
+    def survivors(self) -> list[int]:
+        """What the next step frees, always in the same order."""
+        return [tensor.number for tensor in (*self._input, *self._kept, *self._gradients)]
+
+    def _new(self, sample_bytes: int, fixed_bytes: int = 0) -> _Tensor:
+        self.made += 1
+        self._events += (sample_bytes, fixed_bytes, self.made)
+        return _Tensor(self.made, sample_bytes)
+
+    def _drop(self, tensor: _Tensor) -> None:
+        tensor.owners -= 1
+        if not tensor.owners:
+            self._events += (0, 0, -tensor.number)
+
+    def _drop_all(self, tensors: list[_Tensor]) -> None:
+        for tensor in tensors:
+            self._drop(tensor)
+        tensors.clear()
+
+    def _work(self, plan: _Plan, *, forward: bool) -> None:
+        if plan.copies_bytes:
+            self._events += (plan.copies_bytes, int(forward), 0)
+
+    def place_parameters(self) -> None:
+        for plan in self._plans:
+            for size_bytes in plan.parameter_bytes:
+                self._parameters.append(size_bytes)
+                self._new(0, size_bytes)
+            if plan.norm_bytes:  # running mean and variance, and the count of batches
+                for size_bytes in (plan.norm_bytes, plan.norm_bytes, FLOAT_BYTES):
+                    self._new(0, size_bytes)
+
+    def warm_up(self) -> None:
+        network_input = self._new(FLOAT_BYTES * self._network.input_elements)
+        output, tape = self._forward(network_input)
+        self._drop(output)
+        for saved in tape:
+            self._drop_all(saved)
+        self._drop(network_input)
+
+    def train(self, optimizer_states: int) -> None:
+        # The loop rebinds its names before the next batch is copied: the old input goes first, old outputs stay.
+        self._drop_all(self._input)
+        self._input = [
+            self._new(FLOAT_BYTES * self._network.input_elements),
+            self._new(_LABEL_BYTES),
+        ]
+        self._drop_all(self._gradients)
+        output, tape = self._forward(self._input[0])
+        kept, self._kept = self._kept, [output]
+        if kept:
+            self._drop(kept[0])
+        logits_bytes = FLOAT_BYTES * self._classes
+        log_softmax, loss = self._new(logits_bytes), self._new(0, 1)
+        if kept:
+            self._drop(kept[1])
+        self._kept.append(loss)
+        seed = self._new(0, 1)
+        at_loss = self._new(logits_bytes)
+        self._drop(seed)
+        at_output = self._new(logits_bytes)
+        self._drop(at_loss)
+        self._drop(log_softmax)
+        self._backward(tape, at_output)
+        self._optimize(optimizer_states)
+
+    def _optimize(self, optimizer_states: int) -> None:
+        if self._states is None:
+            self._states = [self._new(0, size) for size in self._parameters for _ in range(optimizer_states)]
+        if optimizer_states > 1:
+            # The fused update works on lists: one temporary of every parameter lives at once.
+            self._drop_all([self._new(0, size) for size in self._parameters])
+
+    def _matrix_workspace(self, thread: str) -> None:
+        if thread not in self._cublas:
+            self._cublas[thread] = self._new(0, _CUBLAS_WORKSPACE_BYTES)
+
+    def _forward(self, network_input: _Tensor) -> tuple[_Tensor, list[list[_Tensor]]]:
+        outputs = {-1: network_input}
+        left = dict(self._readers)
+        tape: list[list[_Tensor]] = []
+        for index, plan in enumerate(self._plans):
+            output, saved = self._run(plan, outputs[plan.inputs[0]])
+            outputs[index] = output
+            tape.append(saved)
+            for source in plan.inputs:
+                left[source] -= 1
+                if not left[source]:
+                    self._drop(outputs.pop(source))
+        return outputs[len(self._plans) - 1], tape
+
+    def _run(self, plan: _Plan, read: _Tensor) -> tuple[_Tensor, list[_Tensor]]:
+        if plan.view:
+            read.owners += 1
+            return read, []
+        if plan.linear:
+            self._matrix_workspace("forward")
+        output = self._new(plan.out_floats)
+        saved: list[_Tensor] = []
+        if plan.linear:
+            self._drop(self._new(0, _CUBLASLT_WORKSPACE_BYTES))
+        elif plan.convolves:
+            self._work(plan, forward=True)
+        elif plan.drops:
+            saved.append(self._new(plan.out_elements))
+        if plan.keeps_input:
+            read.owners += 1
+            saved.append(read)
+        if plan.keeps_output:
+            output.owners += 1
+            saved.append(output)
+        if plan.norm_bytes:
+            saved += [self._new(0, plan.norm_bytes), self._new(0, plan.norm_bytes)]
+        return output, saved
+
+    def _backward(self, tape: list[list[_Tensor]], at_output: _Tensor) -> None:
+        pending = {len(self._plans) - 1: at_output}
+        for index in range(len(self._plans) - 1, -1, -1):
+            plan, gradient = self._plans[index], pending.pop(index)
+            if plan.joins or plan.view:
+                self._share(plan, gradient, pending)
+            else:
+                at_input = self._differentiate(plan)
+                if plan.inputs[0] >= 0 and at_input is not None:
+                    self._accumulate(pending, plan.inputs[0], at_input, at_input.sample_bytes)
+                elif at_input is not None:
+                    self._drop(at_input)
+            self._drop_all(tape[index])
+            self._drop(gradient)
+
+    def _share(self, plan: _Plan, gradient: _Tensor, pending: dict[int, _Tensor]) -> None:
+        """A sum hands its gradient on; a concatenation hands on views of it."""
+        for source in plan.inputs:
+            if source < 0:
+                continue
+            gradient.owners += 1
+            floats = self._plans[source].out_floats if plan.joins == "Concat" else plan.out_floats
+            self._accumulate(pending, source, gradient, floats)
+
+    def _accumulate(self, pending: dict[int, _Tensor], target: int, gradient: _Tensor, sample_bytes: int) -> None:
+        before = pending.get(target)
+        if before is None:
+            pending[target] = gradient
+            return
+        pending[target] = self._new(sample_bytes)
+        self._drop(before)
+        self._drop(gradient)
+
+    def _differentiate(self, plan: _Plan) -> _Tensor | None:
+        """The gradient at the input, made beside those of the parameters in PyTorch's order."""
+        if plan.convolves:
+            self._keep_gradient(plan.parameter_bytes[1])
+            at_input = None
+            if plan.inputs[0] >= 0:
+                at_input = self._new(plan.in_floats)
+                self._work(plan, forward=False)
+            self._keep_gradient(plan.parameter_bytes[0])
+            self._work(plan, forward=False)
+            return at_input
+        if plan.linear:
+            self._matrix_workspace("backward")
+        at_input = self._new(plan.in_floats) if plan.inputs[0] >= 0 or not plan.linear else None
+        if plan.prelu:
+            per_element = self._new(plan.in_floats)
+            self._keep_gradient(FLOAT_BYTES)
+            self._drop(per_element)
+            return at_input
+        for size_bytes in plan.parameter_bytes:
+            self._keep_gradient(size_bytes)
+        return at_input
+
+    def _keep_gradient(self, size_bytes: int) -> None:
+        self._gradients.append(self._new(0, size_bytes))
+
+
+def parameter_sizes(op: Op) -> tuple[int, ...]:
+    """Weight, then bias; a norm has two of a kind."""
+    if not op.parameters:
+        return ()
+    if op.kind is OpKind.LINEAR or op.kind in CONVOLUTIONS:
+        return (op.parameters - op.channels_out, op.channels_out)
+    if op.kind is OpKind.BATCH_NORM:
+        return (op.parameters // 2, op.parameters // 2)
+    return (op.parameters,)
+
+
+def _readers(ops: Sequence[Op]) -> dict[int, int]:
+    readers = {-1: 1}  # the training loop itself holds on to the input
+    for op in ops:
+        for source in op.inputs:
+            readers[source] = readers.get(source, 0) + 1
+    return readers

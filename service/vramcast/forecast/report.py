@@ -1,0 +1,70 @@
+"""A forecast for people: by product, with its parts, its bound at several risks, and whether the product holds it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from vramcast.core.forecast import Forecast, Forecaster
+from vramcast.core.names import Product
+from vramcast.core.products import PRODUCTS
+from vramcast.core.quantity import ceil_mib
+from vramcast.core.task import Task
+
+RISKS = (0.1, 0.05, 0.01)
+# What most clusters have, in the order of their memory.
+COMMON_PRODUCTS = tuple(
+    Product(name)
+    for name in (
+        "Tesla-T4", "NVIDIA-L4", "NVIDIA-A10", "Tesla-V100-SXM2-32GB", "NVIDIA-A100-SXM4-40GB", "NVIDIA-L40S",
+        "NVIDIA-A100-SXM4-80GB", "NVIDIA-H100-80GB-HBM3", "NVIDIA-H200",
+    )
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class ProductReport:
+    """`holds_it`: None for a product whose memory is not in the table."""
+
+    forecast: Forecast
+    bounds_bytes: dict[float, int]
+    usable_mib: int | None
+    holds_it: bool | None
+
+
+def report(forecaster: Forecaster, task: Task, products: Iterable[Product]) -> list[ProductReport]:
+    """Raises InvalidTask where the description cannot be forecast from."""
+    return [_report_one(forecaster, task, product) for product in products]
+
+
+def _report_one(forecaster: Forecaster, task: Task, product: Product) -> ProductReport:
+    forecast = forecaster.forecast(task, product)
+    bounds = {
+        risk: forecaster.forecast(replace(task, max_oom_risk=risk), product).bound_bytes
+        for risk in sorted({*RISKS, forecast.risk}, reverse=True)
+    }
+    spec = PRODUCTS.get(product)
+    usable_mib = spec.memory_mib - spec.reserve_mib if spec else None
+    holds_it = None if usable_mib is None else ceil_mib(forecast.bound_bytes) <= usable_mib
+    return ProductReport(forecast, bounds, usable_mib, holds_it)
+
+
+def report_json(given: ProductReport) -> dict[str, Any]:
+    """As the API and `--output json` show it."""
+    forecast = given.forecast
+    return {
+        "product": forecast.product,
+        "median_bytes": forecast.median_bytes,
+        "bound_bytes": forecast.bound_bytes,
+        "need_mib": forecast.need_mib,
+        "risk": forecast.risk,
+        "bounds_bytes": {f"{risk:g}": size for risk, size in given.bounds_bytes.items()},
+        "source": forecast.source,
+        "model_version": forecast.model_version,
+        "usable_mib": given.usable_mib,
+        "holds_it": given.holds_it,
+        "parts": forecast.parts,
+        "assumptions": forecast.assumptions,
+        "utilization": forecast.utilization,
+    }

@@ -1,0 +1,194 @@
+"""What autograd keeps, layer by layer, and how far the trace is to be believed.
+
+A trace counts with two samples and unfused attention. So three things are taken out of its total: attention matrices
+that fused kernels never write, tensors that do not grow with the batch (position tables, standardized weights), and
+the rest is spread over the layers by what each kind of layer is known to keep.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vramcast.forecast.description import CONVOLUTIONS, Description, Op, OpKind, among
+
+Array = NDArray[np.float64]
+
+_TRACED_SAMPLES = 2
+_FLOAT_BYTES = 4.0
+_WEIGHTED = (*CONVOLUTIONS, OpKind.LINEAR)
+_KEEPS_INPUT = among(*_WEIGHTED, OpKind.BATCH_NORM, OpKind.LAYER_NORM, OpKind.KEEPS_INPUT)
+_KEPT_WHOLE = among(OpKind.KEEPS_OUTPUT, OpKind.DROPOUT)
+# Outputs that are kept are mostly the next layer's input too, and pooling keeps indices or nothing.
+_KEPT_OUTPUT_SHARE = 0.3
+_POOL_SHARE = 0.5
+_MASK_BYTES = 1.0
+_LARGEST_ATTENTION_SHARE = 0.7
+_FEW_ELEMENTS = 64
+_QKV_SEARCH = 10
+
+
+@dataclass(frozen=True, slots=True)
+class LayerTable:
+    """Columns over the operations, float64 of shape (operations,)."""
+
+    kind: NDArray[np.int64]
+    in_elements: Array
+    out_elements: Array
+    parameters: Array
+    channels_in: Array
+    channels_out: Array
+    positions: Array
+    kernel: Array
+    stride: Array
+    groups: Array
+    in_place: NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """Bytes kept for the backward pass: per sample, and whatever the batch."""
+
+    per_layer_bytes: Array  # (operations,), scaled so that the sum is `per_sample_bytes`
+    per_sample_bytes: float  # attention matrices included
+    fused_attention_bytes: float  # of those, what fused kernels do not keep
+    unfused_attention_bytes: float  # attention that no fused kernel takes: it stays, and has copies
+    static_bytes: float
+    trace_over_rules: float
+
+
+_COLUMNS = (
+    "in_elements", "out_elements", "parameters", "channels_in", "channels_out", "positions", "kernel", "stride",
+    "groups",
+)  # fmt: skip
+
+
+def layer_table(ops: tuple[Op, ...]) -> LayerTable:
+    numbers = np.array(
+        [
+            (
+                op.kind.value, op.in_elements, op.out_elements, op.parameters, op.channels_in, op.channels_out,
+                op.positions, op.kernel, op.stride, op.groups,
+            )
+            for op in ops
+        ],
+        dtype=np.float64,
+    ).reshape(-1, 10).T  # fmt: skip
+    in_place = np.array([op.in_place for op in ops], dtype=np.bool_)
+    columns = dict(zip(_COLUMNS, numbers[1:], strict=True))
+    return LayerTable(kind=numbers[0].astype(np.int64), in_place=in_place, **columns)
+
+
+def saved_bytes(network: Description, table: LayerTable) -> Saved:
+    by_rule = _by_rule(network, table)
+    static = _static_layers(network)
+    kept_static = static & _KEPT_WHOLE[table.kind]
+    by_rule[kept_static] = _FLOAT_BYTES * table.out_elements[kept_static]
+    static_per_sample = float(by_rule[static].sum()) + _standardized_weights_bytes(network.ops) / _TRACED_SAMPLES
+    by_rule[static] = 0.0
+    ruled = float(by_rule.sum())
+    traced = network.saved_bytes_per_sample
+    total = ruled if traced is None else max(traced - static_per_sample, 0.2 * traced)
+    fused, unfused = (0.0, 0.0) if network.replayable else _attention_bytes(network.ops)
+    fused, unfused = _believable(fused, unfused, total, ruled)
+    factor = total / max(ruled, 1.0)
+    return Saved(by_rule * factor, total, fused, unfused, _TRACED_SAMPLES * static_per_sample, factor)
+
+
+def _by_rule(network: Description, table: LayerTable) -> Array:
+    kind, in_bytes, out_bytes = table.kind, _FLOAT_BYTES * table.in_elements, _FLOAT_BYTES * table.out_elements
+    kept = np.where(_KEEPS_INPUT[kind], in_bytes, 0.0)
+    kept = np.where((kind == OpKind.KEEPS_OUTPUT) & ~table.in_place, _KEPT_OUTPUT_SHARE * out_bytes, kept)
+    kept = np.where(kind == OpKind.POOL, _POOL_SHARE * in_bytes, kept)
+    kept = np.where(kind == OpKind.SOFTMAX, out_bytes, kept)
+    if network.replayable:
+        kept = np.where(kind == OpKind.DROPOUT, _MASK_BYTES * table.out_elements, kept)
+    return _with_hidden_norms(network.ops, np.asarray(kept, dtype=np.float64), out_bytes)
+
+
+def _with_hidden_norms(ops: tuple[Op, ...], kept: Array, out_bytes: Array) -> Array:
+    """A norm fused with its activation is no leaf: an identity of the same size behind a convolution tells it."""
+    for index, (op, after) in enumerate(pairwise(ops)):
+        if op.kind in CONVOLUTIONS and after.type == "Identity" and after.out_elements == op.out_elements:
+            kept[index + 1] = out_bytes[index]
+    return kept
+
+
+def _static_layers(network: Description) -> NDArray[np.bool_]:
+    """Elements that are no whole multiple of a sample's shape were traced once for the whole batch."""
+    if network.replayable:
+        return np.zeros(len(network.ops), dtype=np.bool_)
+    return np.array(
+        [
+            op.out_elements > _FEW_ELEMENTS
+            and bool(op.shape)
+            and (_TRACED_SAMPLES * op.out_elements / max(1, math.prod(op.shape))) % _TRACED_SAMPLES != 0
+            for op in network.ops
+        ],
+        dtype=np.bool_,
+    )
+
+
+def _standardized_weights_bytes(ops: tuple[Op, ...]) -> float:
+    """Weight-standardizing convolutions keep the standardized copy."""
+    return _FLOAT_BYTES * sum(op.parameters for op in ops if "Std" in op.type)
+
+
+def _attention_bytes(ops: tuple[Op, ...]) -> tuple[float, float]:
+    """(matrices that fused kernels do not keep, matrices that stay) per sample."""
+    fused = unfused = 0.0
+    for index, op in enumerate(ops):
+        if not _projects_qkv(ops, index):
+            continue
+        tokens = math.prod(op.shape[:-1])
+        if tokens < 4:
+            continue
+        windows = op.out_elements / (tokens * op.channels_out)
+        rows = op.shape[-2]
+        matrices = windows * math.prod(op.shape[:-2]) * _heads(ops, index, tokens)
+        size_bytes = _FLOAT_BYTES * matrices * rows * rows
+        # Fused kernels take four dimensions: a projection of windows inside a sample is reshaped to five.
+        if len(op.shape) == 2 and not _shows_matrix(ops, index, rows):
+            fused += size_bytes
+        else:
+            unfused += size_bytes
+    return fused, unfused
+
+
+def _projects_qkv(ops: tuple[Op, ...], index: int) -> bool:
+    op = ops[index]
+    if op.type != "Linear" or op.channels_out != 3 * op.channels_in or len(op.shape) < 2:
+        return False
+    activations = (OpKind.KEEPS_INPUT, OpKind.KEEPS_OUTPUT)
+    return index + 1 >= len(ops) or ops[index + 1].kind not in activations
+
+
+def _heads(ops: tuple[Op, ...], index: int, tokens: int) -> int:
+    for op in ops[index + 1 : index + 4]:
+        if len(op.shape) == 3 and op.shape[1] == tokens:
+            return op.shape[0]
+    width = ops[index].channels_out // 3
+    return max(1, round(width / (64 if width % 64 == 0 else 32)))
+
+
+def _shows_matrix(ops: tuple[Op, ...], index: int, rows: int) -> bool:
+    """A module that is given the attention matrix means that the code computes it."""
+    for op in ops[index + 1 : index + _QKV_SEARCH]:
+        if op.type == "Linear" and op.channels_out == 3 * op.channels_in:
+            return False
+        if len(op.shape) >= 2 and op.shape[-1] == op.shape[-2] == rows:
+            return True
+    return False
+
+
+def _believable(fused: float, unfused: float, total: float, ruled: float) -> tuple[float, float]:
+    """The matrices cannot be more than what the layers' own rules leave unexplained."""
+    fused = min(fused, _LARGEST_ATTENTION_SHARE * total)
+    unexplained = max(0.0, total - ruled)
+    if fused > 2 * unexplained:
+        return 0.0, unfused + unexplained
+    return min(fused, max(unexplained, fused if fused <= 1.1 * unexplained else 0.0)), unfused

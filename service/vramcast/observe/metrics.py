@@ -1,0 +1,139 @@
+"""What Prometheus sees. Names, labels and units are a contract: docs and dashboards are written against them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, disable_created_metrics, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from vramcast import __version__
+from vramcast.core.gpu import SHARED_GPU
+from vramcast.core.ledger import Ledger
+from vramcast.core.promise import State
+from vramcast.core.quantity import MIB
+
+VERBS = ("filter", "prioritize", "bind", "preempt", "forecast", "explain", "state")
+
+_LATENCY_BUCKETS = (
+    0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0,
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterView:
+    """What the world outside says of itself, at the moment of a scrape."""
+
+    synced: bool
+    stale_seconds: float
+    watch_events: int = 0
+    watch_lists: int = 0
+    watch_reconnects: int = 0
+    dropped_events: int = 0
+    leading: bool = True
+
+
+# One more series per counter that nobody reads.
+disable_created_metrics()  # type: ignore[no-untyped-call] # the library types only part of itself
+
+
+class Metrics:
+    """All counters of the service, and the gauges that are read off the ledger when somebody looks."""
+
+    def __init__(self, ledger: Ledger, turned_away: Callable[[], int], cluster: Callable[[], ClusterView]) -> None:
+        self.registry = CollectorRegistry()
+        self.request_seconds = Histogram(
+            "vramcast_request_seconds", "Time to answer, by verb", ["verb"],
+            buckets=_LATENCY_BUCKETS, registry=self.registry,
+        )  # fmt: skip
+        self.request_errors = self._counter("vramcast_request_errors", "Answers that carry an error", "verb", "cause")
+        self.node_rejections = self._counter("vramcast_node_rejections", "Nodes kept from pods in filter", "reason")
+        self.pods_rejected = self._counter(
+            "vramcast_pods_rejected", "Pods that fit nowhere in a filter call, by their commonest reason", "reason"
+        )
+        self.binds = self._counter("vramcast_binds", "Binding writes by what became of them", "fate")
+        self.forecasts = self._counter("vramcast_forecasts", "Forecasts that decided a filter call", "source")
+        self.invalid_tasks = self._counter("vramcast_invalid_tasks", "Pods whose annotations could not be used")
+        self.settle_waits = self._counter(
+            "vramcast_settle_waits", "Filter calls that waited for holds or news", "outcome"
+        )
+        self.defects = self._counter("vramcast_defects", "Changes of the cluster that met a defect of vramcast")
+        self.hold_expirations = self._counter("vramcast_hold_expirations", "Holds whose pod was never bound")
+        self.nudges = self._counter("vramcast_nudges", "Turned-away pods shown to the scheduler again")
+        self.takeovers = self._counter("vramcast_takeovers", "Times that this replica took the lead")
+        self.registry.register(_LedgerCollector(ledger, turned_away, cluster))
+
+    def _counter(self, name: str, help_text: str, *labels: str) -> Counter:
+        return Counter(name, help_text, labels, registry=self.registry)
+
+    def render(self) -> bytes:
+        return generate_latest(self.registry)
+
+
+class _LedgerCollector(Collector):
+    def __init__(self, ledger: Ledger, turned_away: Callable[[], int], cluster: Callable[[], ClusterView]) -> None:
+        self._ledger = ledger
+        self._turned_away = turned_away
+        self._cluster = cluster
+
+    def collect(self) -> Iterator[Metric]:
+        yield from self._promises()
+        yield from self._capacity()
+        yield from self._world()
+        info = GaugeMetricFamily("vramcast_build_info", "1, with the version as a label", labels=["version"])
+        info.add_metric([__version__], 1)
+        yield info
+
+    def _promises(self) -> Iterable[Metric]:
+        count = GaugeMetricFamily("vramcast_promises", "Pods with a promise, by how sure it is", labels=["state"])
+        size = GaugeMetricFamily("vramcast_promised_bytes", "GPU memory promised, by how sure it is", labels=["state"])
+        counts, sizes = dict.fromkeys(State, 0), dict.fromkeys(State, 0)
+        for promise in self._ledger.promises():
+            counts[promise.state] += 1
+            sizes[promise.state] += (promise.need_mib or 0) * promise.count
+        for state in State:
+            count.add_metric([state], counts[state])
+            size.add_metric([state], sizes[state] * MIB)
+        held = sum(int(hold.needs_mib.max(initial=0)) * len(hold.gpus) for hold in self._ledger.holds.values())
+        return (
+            count,
+            size,
+            GaugeMetricFamily("vramcast_holds", "Pods between filter and bind", value=len(self._ledger.holds)),
+            GaugeMetricFamily("vramcast_held_bytes", "GPU memory held, each pod once", value=held * MIB),
+            GaugeMetricFamily("vramcast_pods_turned_away", "Pending pods that fit nowhere", value=self._turned_away()),
+        )
+
+    def _capacity(self) -> Iterable[Metric]:
+        nodes = GaugeMetricFamily("vramcast_nodes", "Nodes by what they offer", labels=["kind"])
+        size = GaugeMetricFamily("vramcast_gpu_memory_bytes", "Usable GPU memory", labels=["product", "kind"])
+        kinds = {"sharing": 0, "device_plugin": 0, "unreadable": 0, "none": 0}
+        sizes: dict[tuple[str, str], int] = {}
+        for node in self._ledger.nodes.values():
+            for pool in node.pools:
+                kind = "sharing" if pool.resource == SHARED_GPU else "device_plugin"
+                each = pool.memory_mib if kind == "sharing" else pool.memory_mib * pool.count
+                sizes[pool.product, kind] = sizes.get((pool.product, kind), 0) + sum(each)
+            offers = "sharing" if node.sharing and node.pools else "device_plugin"
+            kinds["unreadable" if node.problem else offers if node.pools else "none"] += 1
+        for kind, count in kinds.items():
+            nodes.add_metric([kind], count)
+        for (product, kind), mib in sizes.items():
+            size.add_metric([product, kind], mib * MIB)
+        return nodes, size
+
+    def _world(self) -> Iterable[Metric]:
+        view = self._cluster()
+        yield GaugeMetricFamily("vramcast_cluster_synced", "1 once nodes and pods were listed", value=view.synced)
+        yield GaugeMetricFamily("vramcast_leading", "1 if this replica decides", value=view.leading)
+        yield GaugeMetricFamily(
+            "vramcast_cluster_stale_seconds", "Since the last sign of life of the watch", value=view.stale_seconds
+        )
+        for name, text, value in (
+            ("vramcast_watch_events", "Events seen by the watches", view.watch_events),
+            ("vramcast_watch_lists", "Complete lists made", view.watch_lists),
+            ("vramcast_watch_reconnects", "Watches opened again after an error", view.watch_reconnects),
+            ("vramcast_dropped_events", "Kubernetes Events not written because too many waited", view.dropped_events),
+        ):
+            yield CounterMetricFamily(name, text, value=value)

@@ -1,0 +1,68 @@
+"""What `vramcast train` and `vramcast evaluate` do once their arguments are read."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from vramcast.core.errors import InvalidInput
+from vramcast.train.evaluation import evaluate
+from vramcast.train.progress import Progress
+
+_PIPE_WIDTH = 180
+
+
+def run_train(data: Path, out: Path, seeds: int, *, quiet: bool) -> None:
+    # Late: evaluating needs no torch.
+    from vramcast.train.fitting import Schedule  # noqa: PLC0415
+    from vramcast.train.network import Shape  # noqa: PLC0415
+    from vramcast.train.pipeline import train  # noqa: PLC0415
+
+    manifest = train(data, out, range(1, seeds + 1), Progress(quiet=quiet), Shape(), Schedule())
+    Console().print(table(manifest["accuracy"]))
+
+
+def run_evaluate(data: Path, artifact: Path, output: str) -> None:
+    if output not in ("table", "json"):
+        raise InvalidInput(f"--output {output!r}: expected table or json")
+    report = evaluate(data, artifact, Progress(quiet=output == "json"))
+    if output == "json":
+        json.dump(report, sys.stdout, indent=1)
+        sys.stdout.write("\n")
+        return
+    # A pipe has no width: there the table is as wide as it needs to be.
+    console = Console(width=None if sys.stdout.isatty() else _PIPE_WIDTH)
+    console.print(table(report["slices"]))
+    console.print(f"{report['artifact']}; one forecast takes {report['latency_ms']['p50']} ms (p50)", highlight=False)
+
+
+def table(slices: list[dict[str, Any]]) -> Table:
+    columns = (
+        "slice", "rows", "median", "mean", "p95", "under", "1 GB", "8 GB", "covers .05", "over .05", "covers .01",
+        "over .01", "OOM seen", "sm_active",
+    )  # fmt: skip
+    shown = Table(*columns)
+    for entry in slices:
+        shown.add_row(*_cells(entry))
+    return shown
+
+
+def _cells(entry: dict[str, Any]) -> list[str]:
+    if "median_error" not in entry:
+        return [entry["slice"], str(entry["rows"])]
+    seen = entry.get("oom_foreseen", {}).get("0.05")
+    known = entry.get("sm_active_class_accuracy")
+    return [
+        entry["slice"],
+        str(entry["rows"]),
+        *(f"{entry[name]:.2%}" for name in ("median_error", "mean_error", "p95_error", "under_share")),
+        *(f"{entry[name]:.3f}" for name in ("bin_accuracy_1gb", "bin_accuracy_8gb")),
+        *(f"{entry[name][risk]:.1%}" for risk in ("0.05", "0.01") for name in ("coverage", "over_reservation")),
+        "" if seen is None else f"{seen:.1%}",
+        "" if known is None else f"{known:.3f}",
+    ]

@@ -1,0 +1,175 @@
+"""Networks and trees as one ONNX graph, checked against PyTorch and LightGBM on every row."""
+
+from __future__ import annotations
+
+import io
+import warnings
+from collections.abc import Sequence
+
+import numpy as np
+import onnx
+import onnxruntime
+import torch
+from numpy.typing import NDArray
+from onnx import helper, numpy_helper
+from torch import Tensor, nn
+
+from vramcast.core.calibration import MIN_SPREAD
+from vramcast.core.errors import VramcastError
+from vramcast.forecast.features import FACTS
+from vramcast.forecast.session import INPUTS, OUTPUTS
+from vramcast.forecast.tokens import TOKEN_WIDTH, TOKENS
+from vramcast.train.dataset import Dataset
+from vramcast.train.network import MEDIAN, QUANTILES, UTILIZATIONS, ForecastNetwork
+from vramcast.train.trees import BLEND, ML_DOMAIN, SHARPENED, Correction, regressor_node
+from vramcast.train.utilization import UtilizationTrees, append_nodes
+
+TOLERANCE = 1e-4
+_OPSET = 18
+_ML_OPSET = 3
+_ROWS = "rows"
+_NETWORK_OUTPUTS = ("network_quantiles", "network_utilization")
+
+
+class ExportDiffers(VramcastError):
+    """The exported graph does not say what the trained model says."""
+
+
+class Ensemble(nn.Module):
+    """The mean over the networks."""
+
+    def __init__(self, networks: Sequence[ForecastNetwork]) -> None:
+        super().__init__()
+        self.networks = nn.ModuleList(networks)
+
+    def forward(self, facts: Tensor, tokens: Tensor, kinds: Tensor) -> tuple[Tensor, Tensor]:
+        said = [network(facts, tokens, kinds) for network in self.networks]
+        quantiles = torch.stack([quantiles for quantiles, _, _ in said]).mean(0)
+        return quantiles, torch.stack([utilization for _, utilization, _ in said]).mean(0)
+
+
+def export(networks: Sequence[ForecastNetwork], correction: Correction, utilization: UtilizationTrees) -> bytes:
+    model = _export_networks(Ensemble(networks).eval())
+    if correction.medians or utilization.models:
+        model.opset_import.append(helper.make_opsetid(ML_DOMAIN, _ML_OPSET))
+    _append_trees(model, correction)
+    shape = [_ROWS, UTILIZATIONS]
+    model.graph.output.append(helper.make_tensor_value_info("utilization", onnx.TensorProto.FLOAT, shape))
+    append_nodes(model.graph, utilization)
+    onnx.checker.check_model(model)
+    return model.SerializeToString()
+
+
+def _export_networks(ensemble: Ensemble) -> onnx.ModelProto:
+    example = (
+        torch.zeros(1, len(FACTS)),
+        torch.zeros(1, TOKENS, TOKEN_WIDTH),
+        torch.ones(1, TOKENS, dtype=torch.int64),
+    )
+    file = io.BytesIO()
+    with warnings.catch_warnings():
+        # The tracing exporter keeps GRU as one operator (the newer one unrolls it), and warns that it is the older.
+        warnings.simplefilter("ignore")
+        torch.onnx.export(
+            ensemble, example, file, dynamo=False, opset_version=_OPSET, input_names=list(INPUTS),
+            output_names=list(_NETWORK_OUTPUTS),
+            dynamic_axes={name: {0: _ROWS} for name in (*INPUTS, *_NETWORK_OUTPUTS)},
+        )  # fmt: skip
+    return onnx.load_from_string(file.getvalue())
+
+
+def _append_trees(model: onnx.ModelProto, correction: Correction) -> None:
+    """The arithmetic of `trees.apply`, on the rows whose regime has trees."""
+    graph = model.graph
+    shape = [_ROWS, len(QUANTILES)]
+    graph.output.append(helper.make_tensor_value_info("quantiles", onnx.TensorProto.FLOAT, shape))
+    if not correction.medians:
+        graph.node.append(helper.make_node("Identity", ["network_quantiles"], ["quantiles"]))
+        return
+    constants = {
+        "median_index": np.array([MEDIAN], np.int64),
+        "blend": np.array([BLEND], np.float32),
+        "least_distance": np.array([MIN_SPREAD], np.float32),
+        "sharpened": np.array([SHARPENED], np.float32),
+        **{f"regime_index_{regime}": np.array([regime], np.int64) for regime in correction.medians},
+    }
+    graph.initializer.extend(numpy_helper.from_array(value, name) for name, value in constants.items())
+    graph.node.extend([
+        helper.make_node("Concat", ["facts", "network_quantiles"], ["stacked"], axis=1),
+        helper.make_node("Gather", ["network_quantiles", "median_index"], ["network_median"], axis=1),
+        *(node for regime in sorted(correction.medians) for node in _regime_nodes(correction, regime)),
+        *_combining_nodes(sorted(correction.medians)),
+    ])  # fmt: skip
+
+
+def _regime_nodes(correction: Correction, regime: int) -> list[onnx.NodeProto]:
+    """Each result is zero on the rows of other regimes."""
+    flag = f"flag_{regime}"
+    return [
+        helper.make_node("Gather", ["facts", f"regime_index_{regime}"], [flag], axis=1),
+        regressor_node(correction.medians[regime], "facts", f"tree_median_{regime}"),
+        helper.make_node("Sub", [f"tree_median_{regime}", "network_median"], [f"apart_{regime}"]),
+        helper.make_node("Mul", [f"apart_{regime}", flag], [f"own_apart_{regime}"]),
+        regressor_node(correction.distances[regime], "stacked", f"tree_distance_{regime}"),
+        helper.make_node("Mul", [f"tree_distance_{regime}", flag], [f"own_distance_{regime}"]),
+    ]
+
+
+def _combining_nodes(regimes: list[int]) -> list[onnx.NodeProto]:
+    def each(name: str) -> list[str]:
+        return [f"{name}_{regime}" for regime in regimes]
+
+    node = helper.make_node
+    return [
+        node("Sum", each("own_apart"), ["apart"]),
+        node("Sum", each("own_distance"), ["log_distance"]),
+        node("Sum", each("flag"), ["corrected"]),
+        node("Mul", ["apart", "blend"], ["move"]),
+        node("Add", ["network_median", "move"], ["median"]),
+        node("Sub", ["network_quantiles", "network_median"], ["distance"]),
+        node("Max", ["distance", "least_distance"], ["some_distance"]),
+        node("Exp", ["log_distance"], ["tree_distance"]),
+        node("Mul", ["some_distance", "tree_distance"], ["squared"]),
+        node("Sqrt", ["squared"], ["sharp"]),
+        node("Mul", ["corrected", "sharpened"], ["use_sharp"]),
+        node("Sub", ["sharp", "distance"], ["sharper"]),
+        node("Mul", ["sharper", "use_sharp"], ["sharpening"]),
+        node("Sum", ["median", "distance", "sharpening"], ["quantiles"]),
+    ]
+
+
+def run(model: bytes, data: Dataset, *, summary: bool = False) -> tuple[NDArray[np.float32], ...]:
+    """quantiles, utilization and network quantiles of every row."""
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    blank = 0 if summary else 1
+    inputs = {
+        "facts": data.summary_facts if summary else data.facts,
+        "tokens": data.tokens * blank,
+        "kinds": data.kinds * blank,
+    }
+    return tuple(session.run(list(OUTPUTS), inputs))
+
+
+def check_parity(
+    model: bytes,
+    networks: Sequence[ForecastNetwork],
+    correction: Correction,
+    trees: UtilizationTrees,
+    data: Dataset,
+) -> float:
+    """The largest difference on any row; raises where it is more than the tolerance."""
+    exported, utilization, network_quantiles = run(model, data)
+    with torch.no_grad():
+        expected, expected_utilization = Ensemble(networks).eval()(
+            torch.as_tensor(data.facts), torch.as_tensor(data.tokens), torch.as_tensor(data.kinds)
+        )
+    worst = max(
+        float(np.abs(network_quantiles - expected.numpy()).max()),
+        float(np.abs(utilization - trees.apply(expected_utilization.numpy(), data.facts, data.regime)).max()),
+        float(np.abs(exported - correction.correct(data.facts, network_quantiles, data.regime)).max()),
+    )
+    if worst > TOLERANCE:
+        raise ExportDiffers(f"the exported graph differs by {worst:.2g} on some row, at most {TOLERANCE:g} is allowed")
+    return worst

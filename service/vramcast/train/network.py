@@ -1,0 +1,142 @@
+"""The network: BiGRU over the layer tokens, then a Transformer encoder, beside the facts; quantiles come out.
+
+Order as in the papers: the recurrent part reads neighbouring layers, attention then relates far ones. It is small on
+purpose. With some thousand measured rows, width buys memorized rows, not accuracy (see docs/log.md).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from vramcast.forecast.description import OpKind
+from vramcast.forecast.features import FACTS, Regime
+from vramcast.forecast.tokens import TOKEN_WIDTH
+
+QUANTILES = (0.05, 0.5, 0.9, 0.95, 0.99)
+MEDIAN = QUANTILES.index(0.5)
+UTILIZATIONS = 3
+_CLIP = 4.0
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Sizes; `recurrent` and `attention` can be switched off for the ablations."""
+
+    width: int = 32
+    recurrent_width: int = 16  # per direction
+    heads: int = 4
+    layers: int = 2
+    facts_width: int = 64
+    dropout: float = 0.1
+    recurrent: bool = True
+    attention: bool = True
+
+
+class Encoder(nn.Module):
+    """One pre-norm Transformer layer, written out so that the export holds plain operators."""
+
+    def __init__(self, width: int, heads: int, dropout: float) -> None:
+        super().__init__()
+        self.heads = heads
+        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.feed = nn.Sequential(
+            nn.Linear(width, 2 * width), nn.GELU(), nn.Dropout(dropout), nn.Linear(2 * width, width)
+        )
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, x: Tensor, bias: Tensor) -> Tensor:
+        batch, tokens, width = x.shape  # (rows, tokens, width)
+        qkv = self.qkv(self.norm1(x)).reshape(batch, tokens, 3, self.heads, width // self.heads)
+        q, k, v = qkv.permute(2, 0, 3, 1, 4).unbind(0)  # each (rows, heads, tokens, width / heads)
+        weights = torch.softmax(q @ k.transpose(-1, -2) / (width // self.heads) ** 0.5 + bias, dim=-1)
+        mixed = (weights @ v).transpose(1, 2).reshape(batch, tokens, width)
+        x = x + self.dropout(self.out(mixed))
+        return x + self.dropout(self.feed(self.norm2(x)))
+
+
+class ForecastNetwork(nn.Module):
+    """Facts, tokens and kinds in; quantiles of log(measured / prior), utilization and the inner state out."""
+
+    mean: Tensor
+    scale: Tensor
+    regime_scale: Tensor
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        self.shape = shape
+        self.register_buffer("mean", torch.zeros(len(FACTS)))
+        self.register_buffer("scale", torch.ones(len(FACTS)))
+        self.register_buffer("regime_scale", torch.ones(len(Regime)))
+        width = shape.width
+        self.embed = nn.Linear(TOKEN_WIDTH, width)
+        self.kind = nn.Embedding(len(OpKind) + 1, width)
+        self.gru = nn.GRU(width, shape.recurrent_width, batch_first=True, bidirectional=True)
+        self.join = nn.Linear(2 * shape.recurrent_width, width)
+        self.encoders = nn.ModuleList(Encoder(width, shape.heads, shape.dropout) for _ in range(shape.layers))
+        self.facts = nn.Sequential(
+            nn.Linear(len(FACTS), shape.facts_width), nn.SiLU(), nn.Dropout(shape.dropout),
+            nn.Linear(shape.facts_width, shape.facts_width), nn.SiLU(),
+        )  # fmt: skip
+        self.trunk = nn.Sequential(
+            nn.Dropout(shape.dropout), nn.Linear(2 * width + shape.facts_width, shape.facts_width), nn.SiLU(),
+            nn.Dropout(shape.dropout),
+        )  # fmt: skip
+        self.memory = nn.Linear(shape.facts_width, len(Regime) * len(QUANTILES))
+        self.utilization = nn.Linear(shape.facts_width, UTILIZATIONS)
+        nn.init.zeros_(self.memory.weight)
+        nn.init.zeros_(self.memory.bias)
+
+    def standardize(self, facts: Tensor, regimes: Tensor, targets: Tensor) -> None:
+        """Scales from the training side of the split."""
+        self.mean.copy_(facts.mean(0))
+        self.scale.copy_(facts.std(0).clamp_min(1e-6))
+        for regime in range(len(Regime)):
+            of_regime = targets[regimes == regime]
+            if of_regime.numel() > 10:
+                spread = (of_regime - of_regime.median()).abs().mean().clamp_min(1e-3)
+                self.regime_scale[regime] = spread
+
+    def forward(self, facts: Tensor, tokens: Tensor, kinds: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        state = self.state(facts, tokens, kinds)
+        regimes = facts[:, : len(Regime)]  # one of them is 1
+        raw = self.memory(state).reshape(-1, len(Regime), len(QUANTILES))
+        raw = (raw * (regimes * self.regime_scale).unsqueeze(-1)).sum(1)  # (rows, quantiles)
+        step = (regimes * self.regime_scale).sum(1, keepdim=True)
+        return _ordered(raw, step), torch.sigmoid(self.utilization(state)), state
+
+    def state(self, facts: Tensor, tokens: Tensor, kinds: Tensor) -> Tensor:
+        standard = torch.clamp((facts - self.mean) / self.scale, -_CLIP, _CLIP)
+        present = (kinds > 0).to(tokens.dtype).unsqueeze(-1)  # (rows, tokens, 1)
+        x = (self.embed(tokens) + self.kind(kinds)) * present
+        if self.shape.recurrent:
+            x = (x + self.join(self.gru(x)[0])) * present
+        if self.shape.attention:
+            bias = (present.transpose(1, 2).unsqueeze(1) - 1.0) * 1e4  # (rows, 1, 1, tokens)
+            for encoder in self.encoders:
+                x = encoder(x, bias)
+        count = present.sum(1).clamp_min(1.0)
+        mean = (x * present).sum(1) / count
+        most = (x * present - (1.0 - present) * 1e4).amax(1) * (present.sum(1) > 0).to(x.dtype)
+        return torch.as_tensor(self.trunk(torch.cat([mean, most, self.facts(standard)], dim=1)))
+
+
+def _ordered(raw: Tensor, step: Tensor) -> Tensor:
+    """Quantiles that never cross: the median, and steps away from it."""
+    median = raw[:, MEDIAN : MEDIAN + 1]
+    below = median - nn.functional.softplus(raw[:, :MEDIAN] / step) * step
+    above = median + torch.cumsum(nn.functional.softplus(raw[:, MEDIAN + 1 :] / step) * step * 0.5, dim=1)
+    return torch.cat([below, median, above], dim=1)
+
+
+def pinball(predicted: Tensor, target: Tensor, censored: Tensor) -> Tensor:
+    """Per row, over the quantiles; a censored target is a floor: predictions above it cost nothing."""
+    taus = predicted.new_tensor(QUANTILES)
+    miss = target.unsqueeze(1) - predicted  # (rows, quantiles)
+    loss = torch.maximum(taus * miss, (taus - 1.0) * miss)
+    loss = torch.where(censored.unsqueeze(1) & (miss < 0), torch.zeros_like(loss), loss)
+    weights = predicted.new_tensor([2.0 if tau == QUANTILES[MEDIAN] else 0.5 for tau in QUANTILES])
+    return (loss * weights).sum(1)

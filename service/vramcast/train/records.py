@@ -1,0 +1,145 @@
+"""Measured runs in the documented layout, joined with their profiles: `measurements.csv`, `profiles/`, `xmem.csv`."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import json
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from vramcast.core.errors import InvalidInput
+from vramcast.core.names import Product
+from vramcast.core.quantity import MIB
+from vramcast.core.task import Task
+from vramcast.core.vocabulary import Architecture, Level, Optimizer, Precision
+from vramcast.forecast.description import Description, parse_profile
+from vramcast.train.synthetic_cnn import is_synthetic_cnn, rebuild
+
+NAN = float("nan")
+TARGETS = ("gpu_util", "sm_active", "sm_occupancy")
+# xMem's figures are of a process on an otherwise empty GPU. Those of GPUMemNet are of a device whose services keep a
+# GiB, and that is in the context of its product; the same chip on another board stands for one without them.
+_EMPTY_DEVICE = {"NVIDIA-A100-SXM4-40GB": "NVIDIA-A100-PCIE-40GB"}
+
+
+class Outcome(StrEnum):
+    OK = "ok"
+    OOM = "oom"  # the need is at least what the GPU has
+    SUSPECT = "suspect"  # contradicts what the run must hold: left out of training and of error figures
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One run; `group` is never on both sides of a split."""
+
+    source: str
+    profile: str
+    group: str
+    family: str
+    task: Task
+    product: Product
+    network: Description
+    measured_mib: float
+    outcome: Outcome
+    utilization: tuple[float, ...]  # TARGETS; NaN where not recorded
+    others_mib: dict[str, float]  # what published estimators said of the same run
+
+
+def read_records(data: Path) -> list[Record]:
+    """Every row of DIR; the two tables are each optional, not both."""
+    profiles = _read_profiles(data)
+    networks: dict[str, Description] = {}
+    tables = [(data / "measurements.csv", _measurement), (data / "xmem.csv", _xmem)]
+    found = [(path, read) for path, read in tables if path.exists()]
+    if not found:
+        raise InvalidInput(f"{data} has neither measurements.csv nor xmem.csv")
+    records = []
+    for path, read in found:
+        for number, row in enumerate(_rows(path), start=2):
+            profile = profiles.get(row["profile"])
+            if profile is None:
+                raise InvalidInput(f"{path}:{number}: no profile {row['profile']!r} under {data / 'profiles'}")
+            network = networks.get(row["profile"])
+            if network is None:
+                network = networks[row["profile"]] = describe_network(profile)
+            try:
+                records.append(read(row, profile, network))
+            except (ValueError, KeyError) as error:
+                raise InvalidInput(f"{path}:{number}: {error}") from error
+    return records
+
+
+def describe_network(profile: dict[str, Any]) -> Description:
+    return rebuild(profile) if is_synthetic_cnn(profile) else parse_profile(profile)
+
+
+def _read_profiles(data: Path) -> dict[str, dict[str, Any]]:
+    profiles: dict[str, dict[str, Any]] = {}
+    for path in sorted((data / "profiles").glob("*.jsonl.gz")):
+        with gzip.open(path, "rt", encoding="utf-8") as lines:
+            for line in lines:
+                profile = json.loads(line)
+                profiles[profile["id"]] = profile
+    return profiles
+
+
+def _rows(path: Path) -> Iterator[dict[str, str]]:
+    with path.open(newline="", encoding="utf-8") as file:
+        yield from csv.DictReader(file)
+
+
+def _measurement(row: dict[str, str], profile: dict[str, Any], network: Description) -> Record:
+    by_architecture = row["source"].startswith("timm")
+    return Record(
+        source=row["source"],
+        profile=row["profile"],
+        group=str(profile["group"]) if by_architecture else row["profile"],
+        family=network.family,
+        task=make_task(network, int(row["batch_size"]), row["optimizer"], row["precision"]),
+        product=Product(row["gpu"]),
+        network=network,
+        measured_mib=float(row["memory_mib"]),
+        outcome=Outcome(row["outcome"]),
+        utilization=tuple(float(row[target]) if row.get(target) else NAN for target in TARGETS),
+        others_mib={},
+    )
+
+
+def _xmem(row: dict[str, str], _profile: dict[str, Any], network: Description) -> Record:
+    others = {name: row.get(f"{name}_bytes") or "" for name in ("xmem", "dnnmem", "schedtune", "llmem")}
+    return Record(
+        source="xmem",
+        profile=row["profile"],
+        group=row["profile"],
+        family=network.family,
+        task=make_task(network, int(row["batch"]), row["optimizer"], row["precision"]),
+        product=Product(_EMPTY_DEVICE.get(row["gpu"], row["gpu"])),
+        network=network,
+        measured_mib=int(row["ground_nvml_bytes"]) / MIB,
+        outcome=Outcome.OOM if row["ground_oom"] == "1" else Outcome.OK,
+        utilization=(NAN,) * len(TARGETS),
+        others_mib={name: float(value) / MIB for name, value in others.items() if value},
+    )
+
+
+def make_task(network: Description, batch: int, optimizer: str, precision: str) -> Task:
+    activations = sum(op.out_elements for op in network.ops)
+    return Task(
+        level=Level.PROFILE,
+        architecture=Architecture(network.family),
+        parameters=network.parameters,
+        layers=len(network.ops),
+        activations=max(1, activations),
+        batch_size=batch,
+        optimizer=Optimizer(optimizer),
+        precision=Precision(precision),
+    )
+
+
+def is_known(value: float) -> bool:
+    return not math.isnan(value)

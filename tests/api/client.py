@@ -1,0 +1,95 @@
+"""Calls the ASGI app directly: the whole service in one process, without sockets."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from tests.fakes import FakeCluster
+from vramcast.api.http import HttpApp
+from vramcast.api.service import Service
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    status: int
+    body: bytes
+
+    def json(self) -> Any:
+        return msgspec.json.decode(self.body)
+
+
+@dataclass(slots=True)
+class Client:
+    """`async` calls for tests of what happens at the same time; the plain ones run a loop of their own."""
+
+    service: Service
+    app: HttpApp = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.app = HttpApp(self.service)
+
+    @property
+    def cluster(self) -> FakeCluster:
+        assert isinstance(self.service.cluster, FakeCluster)
+        return self.service.cluster
+
+    async def send(self, method: str, path: str, body: bytes = b"", *, chunks: Sequence[bytes] = ()) -> Response:
+        path, _, query = path.partition("?")
+        parts = list(chunks) or [body]
+        answer: list[dict[str, Any]] = []
+
+        async def receive() -> dict[str, Any]:
+            return {"type": "http.request", "body": parts.pop(0), "more_body": bool(parts)}
+
+        async def send(message: Any) -> None:
+            answer.append(message)
+
+        scope = {"type": "http", "method": method, "path": path, "query_string": query.encode(), "headers": []}
+        await self.app(scope, receive, send)
+        return Response(answer[0]["status"], answer[1]["body"])
+
+    async def verb(self, name: str, body: Any) -> Any:
+        response = await self.send("POST", f"/{name}", msgspec.json.encode(body))
+        assert response.status == 200, response
+        return response.json()
+
+    async def filter(self, pod: Any, nodes: Sequence[str]) -> Any:
+        return await self.verb("filter", {"Pod": pod, "Nodes": None, "NodeNames": list(nodes)})
+
+    async def bind(self, pod: Any, node: str) -> str:
+        metadata = pod["metadata"]
+        answer = await self.verb("bind", {
+            "PodName": metadata["name"], "PodNamespace": metadata["namespace"],
+            "PodUID": metadata["uid"], "Node": node,
+        })  # fmt: skip
+        error: str = answer["Error"]
+        return error
+
+    # --- one call at a time
+
+    def request(self, method: str, path: str, body: bytes = b"", **more: Any) -> Response:
+        return asyncio.run(self.send(method, path, body, **more))
+
+    def feasible(self, pod: Any, nodes: Sequence[str]) -> list[str]:
+        names: list[str] = asyncio.run(self.filter(pod, nodes))["NodeNames"]
+        return names
+
+    def reasons(self, pod: Any, nodes: Sequence[str]) -> dict[str, str]:
+        failed: dict[str, str] = asyncio.run(self.filter(pod, nodes))["FailedAndUnresolvableNodes"]
+        return failed
+
+    def place(self, pod: Any, node: str) -> str:
+        return asyncio.run(self.bind(pod, node))
+
+    def metric(self, sample: str) -> float:
+        """`vramcast_binds_total{fate="bound"}`; 0 where it was never counted."""
+        for line in self.request("GET", "/metrics").body.decode().splitlines():
+            name, _, value = line.rpartition(" ")
+            if name == sample:
+                return float(value)
+        return 0.0

@@ -1,0 +1,26 @@
+"""The port for kubelets and Prometheus: open to the network, so it answers probes and nothing else."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.api.client import Client
+from tests.fakes import new_fake_service, sharing_node
+from vramcast.api.http import HttpApp
+
+
+@pytest.fixture
+def probes() -> Client:
+    client = Client(new_fake_service([sharing_node("a", 2)]))
+    client.app = HttpApp(client.service, probes_only=True)
+    return client
+
+
+@pytest.mark.parametrize("path", ["/healthz", "/readyz", "/metrics"])
+def test_probes_answer(probes: Client, path: str) -> None:
+    assert probes.request("GET", path).status == 200
+
+
+@pytest.mark.parametrize("path", ["/filter", "/prioritize", "/bind", "/preempt", "/forecast", "/explain", "/state"])
+def test_nothing_else_is_there(probes: Client, path: str) -> None:
+    assert probes.request("POST", path, b"{}").status == 404

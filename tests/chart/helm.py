@@ -1,0 +1,66 @@
+"""Helm, as a user runs it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tests.controlplane.binaries import built_binaries
+
+REPOSITORY = Path(__file__).parents[2]
+CHART = REPOSITORY / "helm/vramcast"
+
+Json = dict[str, Any]
+
+
+class HelmError(RuntimeError):
+    """Helm said no; the message is what it said."""
+
+
+@dataclass(frozen=True, slots=True)
+class Helm:
+    program: Path
+    kubeconfig: Path | None = None
+
+    def run(self, *arguments: str, values: Mapping[str, Any] | None = None) -> str:
+        command = [str(self.program), *arguments]
+        if self.kubeconfig is not None:
+            command.append(f"--kubeconfig={self.kubeconfig}")
+        if values is not None:
+            command.append("--values=-")
+        done = subprocess.run(
+            command, input=json.dumps(values or {}), capture_output=True, text=True, timeout=120, check=False
+        )
+        if done.returncode:
+            raise HelmError(done.stderr.strip() or done.stdout.strip())
+        return done.stdout
+
+    def template(
+        self,
+        values: Mapping[str, Any],
+        kube_version: str = "v1.36.3",
+        release: str = "vramcast",
+        namespace: str = "gpu",
+    ) -> list[Json]:
+        text = self.run(
+            "template", release, str(CHART), f"--namespace={namespace}", f"--kube-version={kube_version}", values=values
+        )
+        return [document for document in yaml.safe_load_all(text) if document]
+
+
+@cache
+def offline_helm() -> Helm:
+    return Helm(built_binaries().helm)
+
+
+def named(documents: list[Json], kind: str, name: str | None = None) -> Json:
+    found = [d for d in documents if d["kind"] == kind and (name is None or d["metadata"]["name"] == name)]
+    assert len(found) == 1, f"{len(found)} of {kind} {name or ''}"
+    return found[0]

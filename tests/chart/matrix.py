@@ -1,0 +1,63 @@
+"""The values that the chart is tried with: every mode, and everything that can be switched on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+Values = dict[str, Any]
+
+_ALL_METRICS: Values = {
+    "podMonitor": {"enabled": True, "labels": {"release": "prometheus"}},
+    "serviceMonitor": {"enabled": True, "labels": {"release": "prometheus"}},
+    "prometheusRule": {"enabled": True, "labels": {"release": "prometheus"}},
+    "dashboard": {"enabled": True},
+}
+_PODS: Values = {
+    "podLabels": {"team": "gpu"},
+    "podAnnotations": {"example.com/note": "kept"},
+    "commonLabels": {"env": "test"},
+    "imagePullSecrets": ["registry"],
+    "nodeSelector": {"node-role.kubernetes.io/control-plane": ""},
+    "tolerations": [{"key": "node-role.kubernetes.io/control-plane", "operator": "Exists", "effect": "NoSchedule"}],
+    "topologySpreadConstraints": [
+        {"maxSkew": 1, "topologyKey": "topology.kubernetes.io/zone", "whenUnsatisfiable": "ScheduleAnyway",
+         "labelSelector": {"matchLabels": {"app.kubernetes.io/name": "vramcast"}}}
+    ],
+    "priorityClassName": "system-cluster-critical",
+    "extraEnv": [{"name": "HTTPS_PROXY", "value": "http://proxy:3128"}],
+    "extraVolumes": [{"name": "extra", "emptyDir": {}}],
+    "extraVolumeMounts": [{"name": "extra", "mountPath": "/extra"}],
+    "networkPolicy": {"enabled": True, "metricsFrom": [{"namespaceSelector": {}}]},
+}  # fmt: skip
+_PEER = [{"ipBlock": {"cidr": "10.0.0.0/8"}}]
+
+CASES: dict[str, Values] = {
+    "scheduler": {},
+    "scheduler-one-replica": {"replicas": 1},
+    "scheduler-everything": {**_PODS, "metrics": _ALL_METRICS, "tests": {"share": True}},
+    "scheduler-plugins": {
+        "scheduler": {
+            "plugins": {"score": {"disabled": [{"name": "ImageLocality"}]}},
+            "pluginConfig": [{"name": "NodeResourcesFit", "args": {"scoringStrategy": {"type": "MostAllocated"}}}],
+            "extraArgs": ["--feature-gates=AllAlpha=false"],
+        },
+        "extender": {"ignorable": True, "preempt": False, "managedResources": ["nvidia.com/gpu"]},
+        "settings": {"undescribed": "reject", "default_oom_risk": 0.01},
+        "image": {"digest": "sha256:" + "0" * 64},
+    },
+    "model-configmap": {"model": {"source": "configMap", "name": "model"}},
+    "model-claim": {"model": {"source": "claim", "name": "model", "path": "v2"}},
+    "extender": {"mode": "extender"},
+    "extender-everything": {"mode": "extender", **_PODS, "metrics": _ALL_METRICS, "extender": {"service": {
+        "clusterIP": "10.96.0.77", "annotations": {"example.com/note": "kept"}}},
+        "networkPolicy": {"enabled": True, "extenderFrom": _PEER}},
+    "extender-cert-manager": {"mode": "extender", "tls": {"source": "cert-manager"}},
+    "extender-issuer": {
+        "mode": "extender",
+        "tls": {"source": "cert-manager", "issuerRef": {"kind": "ClusterIssuer", "name": "internal"}},
+    },
+    "extender-secret": {"mode": "extender", "tls": {"source": "secret", "secretName": "given"}},
+    "observe": {"mode": "observe"},
+    "observe-everything": {"mode": "observe", **_PODS, "metrics": _ALL_METRICS},
+    "given-account": {"serviceAccount": {"create": False, "name": "given"}, "rbac": {"create": False}},
+}  # fmt: skip

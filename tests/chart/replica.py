@@ -1,0 +1,171 @@
+"""A pod of the release without a kubelet: the processes that its Deployment describes, on loopback.
+
+Same arguments, same configuration from the ConfigMap, same ServiceAccount, the pod's name as host name. Only what a
+shared loopback forces is different: ports, the place of the files, and a kubeconfig instead of the mounted token.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import httpx
+import yaml
+
+from tests.controlplane import ControlPlane, Process, eventually, free_port
+
+Json = dict[str, Any]
+
+
+@cache
+def _own_host_name() -> tuple[str, ...]:
+    """The command that runs another under a host name of its own."""
+    for options in (("--uts",), ("--user", "--map-root-user", "--uts")):
+        command = (
+            shutil.which("unshare") or "unshare",
+            *options,
+            "--",
+            "sh",
+            "-c",
+            '{ hostname "$0" || echo "$0" >/proc/sys/kernel/hostname; } 2>/dev/null && exec "$@"',
+        )
+        if subprocess.run([*command, "probe", "true"], capture_output=True, check=False).returncode == 0:
+            return command
+    raise RuntimeError("two replicas on one machine need host names of their own: unshare --uts is not allowed here")
+
+
+def account_kubeconfig(
+    plane: ControlPlane, namespace: str, account: str, path: Path, server: str | None = None
+) -> Path:
+    """What the pod's mounted token allows, and nothing else."""
+    config = yaml.safe_load(plane.kubeconfig.read_text())
+    request = {"spec": {"expirationSeconds": 24 * 3600}}
+    granted = plane.api.request("POST", f"/api/v1/namespaces/{namespace}/serviceaccounts/{account}/token", request)
+    config["users"][0]["user"] = {"token": granted["status"]["token"]}
+    if server is not None:
+        config["clusters"][0]["cluster"]["server"] = server
+    path.touch(mode=0o600)
+    path.write_text(yaml.safe_dump(config))
+    return path
+
+
+class Replica:
+    """Both containers of one pod. `api_url`: where vramcast finds the API server, if not at its own address."""
+
+    def __init__(
+        self,
+        plane: ControlPlane,
+        namespace: str,
+        deployment: str,
+        name: str,
+        directory: Path,
+        api_url: str | None = None,
+    ) -> None:
+        self.name = name
+        self._directory = directory
+        directory.mkdir(parents=True)
+        apps, core = f"/apis/apps/v1/namespaces/{namespace}", f"/api/v1/namespaces/{namespace}"
+        spec = plane.api.get(f"{apps}/deployments/{deployment}")["spec"]["template"]["spec"]
+        config_name = next(v["configMap"]["name"] for v in spec["volumes"] if v["name"] == "config")
+        files = plane.api.get(f"{core}/configmaps/{config_name}")["data"]
+        account = spec["serviceAccountName"]
+        direct = account_kubeconfig(plane, namespace, account, directory / "scheduler.kubeconfig")
+        through = account_kubeconfig(plane, namespace, account, directory / "vramcast.kubeconfig", api_url)
+        port, self._metrics_port = free_port(), free_port()
+        self.url = f"http://127.0.0.1:{port}"
+        self._scheduler_port = free_port()
+        self._write_settings(files["vramcast.yaml"], port)
+        containers = {container["name"]: container for container in spec["containers"]}
+        self.service = self._service(containers["vramcast"], through)
+        self.scheduler: Process | None = None
+        if "kube-scheduler" in containers:
+            self._write_scheduler_config(files["scheduler.yaml"], direct)
+            self.scheduler = self._kube_scheduler(containers["kube-scheduler"], plane)
+
+    def _write_settings(self, text: str, port: int) -> None:
+        settings = yaml.safe_load(text)
+        assert settings["host"] == "127.0.0.1", "the verbs of a sidecar are on loopback"
+        settings |= {"port": port, "metrics_port": self._metrics_port, "metrics_host": "127.0.0.1"}
+        (self._directory / "vramcast.yaml").write_text(yaml.safe_dump(settings))
+
+    def _write_scheduler_config(self, text: str, kubeconfig: Path) -> None:
+        config = yaml.safe_load(text)
+        config["clientConnection"]["kubeconfig"] = str(kubeconfig)
+        config["extenders"][0]["urlPrefix"] = self.url
+        (self._directory / "scheduler.yaml").write_text(yaml.safe_dump(config))
+
+    def _service(self, container: Json, kubeconfig: Path) -> Process:
+        environment = {"KUBECONFIG": str(kubeconfig)}
+        for variable in container["env"]:
+            path = variable.get("valueFrom", {}).get("fieldRef", {}).get("fieldPath")
+            environment[variable["name"]] = {"metadata.name": self.name}[path] if path else variable["value"]
+        command = [sys.executable, "-m", "vramcast", *self._arguments(container)]
+        return Process(f"{self.name}/vramcast", command, self._directory / "vramcast.log", environment)
+
+    def _kube_scheduler(self, container: Json, plane: ControlPlane) -> Process:
+        command = [
+            *_own_host_name(), self.name, str(plane.binaries.kube_scheduler), *self._arguments(container),
+            f"--secure-port={self._scheduler_port}", "--bind-address=127.0.0.1", f"--cert-dir={self._directory}",
+            # No extension-apiserver-authentication without a controller manager; in a pod it is looked up.
+            "--authentication-skip-lookup=true",
+        ]  # fmt: skip
+        return Process(f"{self.name}/kube-scheduler", command, self._directory / "kube-scheduler.log")
+
+    def _arguments(self, container: Json) -> list[str]:
+        return [argument.replace("/etc/vramcast/", f"{self._directory}/") for argument in container["args"]]
+
+    def start(self) -> Replica:
+        self.service.start()
+        if self.scheduler is not None:
+            self.scheduler.start()
+        eventually(self.ready, 30, f"{self.name} to be ready")
+        return self
+
+    def ready(self) -> bool:
+        """As the kubelet asks."""
+        self.service.check_alive()
+        try:
+            return httpx.get(f"http://127.0.0.1:{self._metrics_port}/readyz").status_code == 200
+        except httpx.TransportError:
+            return False
+
+    def metric(self, name: str, label: str = "") -> float:
+        """The sum over all labels, or over those lines that have this one."""
+        lines = httpx.get(f"http://127.0.0.1:{self._metrics_port}/metrics").text.splitlines()
+        wanted = (line for line in lines if line.split("{")[0].split(" ")[0] == name and label in line)
+        return sum(float(line.rsplit(" ", 1)[1]) for line in wanted)
+
+    @property
+    def leading(self) -> bool:
+        return self.metric("vramcast_leading") == 1
+
+    @property
+    def processes(self) -> list[Process]:
+        return [process for process in (self.scheduler, self.service) if process is not None]
+
+    def pause(self) -> None:
+        for process in self.processes:
+            process.pause()
+
+    def resume(self) -> None:
+        for process in self.processes:
+            process.resume()
+
+    def kill(self) -> None:
+        for process in self.processes:
+            process.kill()
+
+    def stop(self) -> None:
+        """As the kubelet ends a pod: all containers at once, in good order."""
+        for process in self.processes:
+            process.terminate(grace_seconds=5.0)
+
+    def logs(self) -> str:
+        return "\n".join(process.log.read_text(errors="replace") for process in self.processes)
+
+    def log_tails(self) -> str:
+        return "\n".join(process.log_tail(40) for process in self.processes)

@@ -1,0 +1,150 @@
+"""The chart on a real API server: accepted in every shape, no more rights than it says, and gone when it is removed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.chart.conftest import NAMESPACE
+from tests.chart.helm import CHART, Helm
+from tests.chart.matrix import CASES
+from tests.controlplane import Api, ApiError, ControlPlane
+
+pytestmark = pytest.mark.e2e
+
+Json = dict[str, Any]
+
+
+def everything(api: Api) -> set[str]:
+    """The path of every object that there is."""
+    return {path for group in _groups(api) for path in _objects_of(api, group)}
+
+
+def _groups(api: Api) -> list[str]:
+    groups = api.get("/apis")["groups"]
+    return ["/api/v1", *(f"/apis/{group['preferredVersion']['groupVersion']}" for group in groups)]
+
+
+def _objects_of(api: Api, group: str) -> list[str]:
+    found = []
+    for resource in api.get(group)["resources"]:
+        name = resource["name"]
+        if "list" not in resource["verbs"] or "/" in name or name == "componentstatuses":
+            continue
+        for item in api.get(f"{group}/{name}")["items"]:
+            metadata = item["metadata"]
+            # Events pass by themselves, and the API servers renew leases of their own.
+            if name != "events" and (name != "leases" or metadata["namespace"] == NAMESPACE):
+                found.append(f"{group}/{name}/{metadata.get('namespace', '')}/{metadata['name']}")
+    return found
+
+
+def test_every_case_installs_and_leaves_nothing_behind(plane: ControlPlane, helm: Helm) -> None:
+    before = everything(plane.api)
+    for case, values in CASES.items():
+        release = f"try-{case}"
+        helm.run("install", release, str(CHART), f"--namespace={NAMESPACE}", "--no-hooks", values=values)
+        manifest = helm.run("get", "manifest", release, f"--namespace={NAMESPACE}")
+        plane.kubectl(
+            "apply", "--server-side", "--force-conflicts", "--dry-run=server", "--filename=-", input_text=manifest
+        )
+        helm.run("uninstall", release, f"--namespace={NAMESPACE}")
+    # No garbage collector runs here, so everything that is gone was removed by Helm itself.
+    assert everything(plane.api) == before
+
+
+def pods_of(helm: Helm, values: Json) -> list[Json]:
+    documents = helm.template(values, namespace=NAMESPACE)
+    pods = [
+        {"metadata": {"name": "try", **d["spec"]["template"]["metadata"]}, "spec": d["spec"]["template"]["spec"]}
+        for d in documents
+        if d["kind"] == "Deployment"
+    ]
+    return pods + [d for d in documents if d["kind"] == "Pod"]
+
+
+def create(plane: ControlPlane, pod: Json) -> Json:
+    return plane.api.request("POST", f"/api/v1/namespaces/{NAMESPACE}/pods", pod, query={"dryRun": "All"})
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_restricted_pod_security_admits_the_pods(plane: ControlPlane, helm: Helm, case: str) -> None:
+    pods = pods_of(helm, CASES[case])
+    assert pods
+    for pod in pods:
+        create(plane, pod)
+
+
+def test_restricted_pod_security_is_really_on(plane: ControlPlane, helm: Helm) -> None:
+    pod = pods_of(helm, {})[0]
+    pod["spec"]["containers"][0]["securityContext"]["allowPrivilegeEscalation"] = True
+    with pytest.raises(ApiError, match="violates PodSecurity"):
+        create(plane, pod)
+
+
+def allowed(plane: ControlPlane, account: str, verb: str, resource: str, namespace: str = "", name: str = "") -> bool:
+    group, _, plain = resource.rpartition("/") if "." in resource else ("", "", resource)
+    plain, _, subresource = plain.partition("/")
+    attributes = {"verb": verb, "group": group, "resource": plain, "namespace": namespace, "name": name}
+    if subresource:
+        attributes["subresource"] = subresource
+    review = {"spec": {"user": f"system:serviceaccount:{NAMESPACE}:{account}", "resourceAttributes": attributes}}
+    answer = plane.api.request("POST", "/apis/authorization.k8s.io/v1/subjectaccessreviews", review)
+    return bool(answer["status"].get("allowed"))
+
+
+CALLS = [
+    ("list", "nodes"),
+    ("watch", "nodes"),
+    ("list", "pods"),
+    ("watch", "pods"),
+    ("get", "pods"),
+    ("create", "events"),
+]
+WRITES = [("create", "pods/binding"), ("patch", "pods/status")]
+NEVER = [
+    ("get", "secrets"), ("list", "secrets"), ("create", "pods"), ("patch", "pods"), ("update", "pods"),
+    ("patch", "nodes"), ("update", "nodes"), ("delete", "nodes"), ("create", "pods/exec"), ("list", "configmaps"),
+    ("update", "configmaps"), ("escalate", "rbac.authorization.k8s.io/clusterroles"),
+    ("create", "rbac.authorization.k8s.io/clusterrolebindings"), ("create", "apps/deployments"),
+    ("impersonate", "users"), ("create", "serviceaccounts/token"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("mode", ["scheduler", "extender", "observe"])
+def test_the_account_may_do_what_is_called_and_nothing_else(plane: ControlPlane, helm: Helm, mode: str) -> None:
+    helm.run("install", "rights", str(CHART), f"--namespace={NAMESPACE}", values={"mode": mode})
+    try:
+        account = "rights-vramcast"
+        for verb, resource in CALLS:
+            assert allowed(plane, account, verb, resource), f"{verb} {resource}"
+        for verb, resource in WRITES:
+            assert allowed(plane, account, verb, resource) is (mode != "observe"), f"{verb} {resource}"
+        for verb, resource in NEVER:
+            assert not allowed(plane, account, verb, resource), f"{verb} {resource}"
+        lease = "coordination.k8s.io/leases"
+        leads = mode == "scheduler"
+        for verb in ("get", "update"):
+            assert allowed(plane, account, verb, lease, NAMESPACE, account) is leads
+            assert not allowed(plane, account, verb, lease, NAMESPACE, "somebody-elses")
+        # Evicting is the kube-scheduler's business, and only where one runs.
+        assert allowed(plane, account, "delete", "pods") is leads
+    finally:
+        helm.run("uninstall", "rights", f"--namespace={NAMESPACE}")
+
+
+def test_certificates_made_by_helm_survive_an_upgrade(plane: ControlPlane, helm: Helm) -> None:
+    def secrets() -> dict[str, Any]:
+        items = plane.api.get(f"/api/v1/namespaces/{NAMESPACE}/secrets", labelSelector="app.kubernetes.io/instance=tls")
+        return {item["metadata"]["name"]: item["data"] for item in items["items"]}
+
+    options = ("tls", str(CHART), f"--namespace={NAMESPACE}")
+    helm.run("install", *options, values={"mode": "extender"})
+    try:
+        before = secrets()
+        assert set(before) == {"tls-vramcast-server-tls", "tls-vramcast-client-tls"}
+        helm.run("upgrade", *options, values={"mode": "extender", "settings": {"undescribed": "reject"}})
+        assert secrets() == before
+    finally:
+        helm.run("uninstall", "tls", f"--namespace={NAMESPACE}")

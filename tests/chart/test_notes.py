@@ -1,0 +1,34 @@
+"""What the user reads after an install."""
+
+from __future__ import annotations
+
+import pytest
+import yaml
+
+from tests.chart.conftest import NAMESPACE
+from tests.chart.helm import CHART, Helm
+from tests.chart.matrix import Values
+
+pytestmark = pytest.mark.e2e
+
+
+def notes_of(helm: Helm, values: Values, release: str = "vramcast") -> str:
+    text = helm.run("install", release, str(CHART), f"--namespace={NAMESPACE}", "--dry-run=server", values=values)
+    return text.partition("\nNOTES:\n")[2]
+
+
+@pytest.mark.parametrize("mode", ["scheduler", "extender", "observe"])
+def test_the_notes_name_the_next_three_commands_with_the_releases_names(helm: Helm, mode: str) -> None:
+    notes = notes_of(helm, {"mode": mode}, release="gpus")
+    assert [step for step in ("1. ", "2. ", "3. ") if step in notes] == ["1. ", "2. ", "3. "]
+    assert "deployment/gpus-vramcast" in notes
+    assert f"--namespace {NAMESPACE}" in notes
+
+
+def test_the_notes_carry_the_configuration_for_the_clusters_own_scheduler(helm: Helm) -> None:
+    notes = notes_of(helm, {"mode": "extender", "extender": {"service": {"clusterIP": "10.96.0.77"}}})
+    entry = yaml.safe_load(notes[notes.index("     extenders:") :])["extenders"][0]
+    assert entry["urlPrefix"] == "https://10.96.0.77:8888"
+    assert entry["enableHTTPS"] is True
+    assert entry["tlsConfig"]["serverName"] == f"vramcast.{NAMESPACE}.svc"
+    assert entry["bindVerb"] == "bind"

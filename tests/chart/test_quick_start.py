@@ -1,0 +1,195 @@
+"""docs/quick-start.md, word for word: its commands are taken from the page and run, one block after the other.
+
+The test plays what a control plane without kubelets and controllers lacks: the Deployment's pods, the Job's pod,
+port-forward, and a Docker that only takes the image's name (tests/image runs the image's steps).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.chart.conftest import NAMESPACE
+from tests.chart.replica import Replica
+from tests.controlplane import Api, ApiError, ControlPlane
+from tests.controlplane.objects import A100_40GB, whole_gpu_node
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(200)]
+
+REPOSITORY = Path(__file__).parents[2]
+PAGE = REPOSITORY / "docs/quick-start.md"
+DEPLOYMENT = f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments/vramcast"
+
+
+def blocks() -> list[str]:
+    return re.findall(r"^```sh\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+
+
+class Shell:
+    """One bash from the first block to the last: what a block exports, the next one has."""
+
+    def __init__(self, tools: Path, kubeconfig: Path) -> None:
+        environment = {"PATH": f"{tools}:/usr/bin:/bin", "KUBECONFIG": str(kubeconfig), "HOME": str(tools)}
+        self._bash = subprocess.Popen(
+            ["bash", "--noprofile", "--norc"], cwd=REPOSITORY, env=environment, text=True, process_group=0,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        )  # fmt: skip
+
+    def run(self, block: str) -> str:
+        """Its output; every command must succeed."""
+        assert self._bash.stdin is not None
+        assert self._bash.stdout is not None
+        for command in block.strip().splitlines():
+            self._bash.stdin.write(f"{command}\necho __status $?\n")
+        self._bash.stdin.flush()
+        lines: list[str] = []
+        waiting = len(block.strip().splitlines())
+        while waiting and (line := self._bash.stdout.readline()):
+            if "__status " in line:
+                before, _, status = line.partition("__status ")
+                lines.append(before)
+                assert status.strip() == "0", f"{block}\n{''.join(lines)}"
+                waiting -= 1
+            else:
+                lines.append(line)
+        return "".join(lines)
+
+    def close(self) -> None:
+        os.killpg(self._bash.pid, 9)
+        self._bash.wait()
+        for stream in (self._bash.stdin, self._bash.stdout):
+            if stream is not None:
+                stream.close()
+
+
+class Controllers(threading.Thread):
+    """The Deployment controller and the kubelet for vramcast's own pods, the Job controller for everybody else's."""
+
+    def __init__(self, plane: ControlPlane, directory: Path) -> None:
+        super().__init__(daemon=True)
+        self._plane = plane
+        self._directory = directory
+        self._stopped = threading.Event()
+        self.replicas: list[Replica] = []
+
+    def run(self) -> None:
+        while not self._stopped.wait(0.1):
+            try:
+                self._deploy()
+                self._start_jobs()
+            except ApiError as error:
+                if error.status not in (404, 409):
+                    raise
+
+    def stop(self) -> None:
+        self._stopped.set()
+        self.join()
+        for replica in self.replicas:
+            replica.kill()
+
+    def _deploy(self) -> None:
+        deployment = self._plane.api.get(DEPLOYMENT)
+        wanted = deployment["spec"]["replicas"]
+        while len(self.replicas) < wanted:
+            name = f"vramcast-{len(self.replicas)}"
+            self.replicas.append(Replica(self._plane, NAMESPACE, "vramcast", name, self._directory / name).start())
+        if deployment.get("status", {}).get("observedGeneration") != deployment["metadata"]["generation"]:
+            status: dict[str, Any] = dict.fromkeys(
+                ("replicas", "updatedReplicas", "readyReplicas", "availableReplicas"), wanted
+            )
+            status["observedGeneration"] = deployment["metadata"]["generation"]
+            self._plane.api.patch(f"{DEPLOYMENT}/status", {"status": status})
+
+    def _start_jobs(self) -> None:
+        for job in self._plane.api.get("/apis/batch/v1/namespaces/default/jobs")["items"]:
+            template = job["spec"]["template"]
+            name = job["metadata"]["name"]
+            labels = {**template["metadata"].get("labels", {}), "job-name": name}
+            if not self._plane.api.pods("default", labels=f"job-name={name}"):
+                metadata = {**template["metadata"], "name": f"{name}-x1", "labels": labels}
+                self._plane.api.create_pod({"metadata": metadata, "spec": template["spec"]})
+                started = {"active": 1, "startTime": job["metadata"]["creationTimestamp"]}
+                path = f"/apis/batch/v1/namespaces/default/jobs/{name}/status"
+                self._plane.api.patch(path, {"status": started})
+
+
+@pytest.fixture
+def controllers(plane: ControlPlane, api: Api, tmp_path: Path) -> Iterator[Controllers]:
+    running = Controllers(plane, tmp_path)
+    running.start()
+    yield running
+    running.stop()
+
+
+@pytest.fixture
+def shell(plane: ControlPlane, controllers: Controllers, tmp_path: Path) -> Iterator[Shell]:
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    (tools / "helm").symlink_to(plane.binaries.helm)
+    curl = shutil.which("curl")
+    assert curl, "the quick start uses curl"
+    _script(tools / "docker", 'case "$1" in build|push) echo "$@";; *) exit 1;; esac')
+    # No kubelet, so no port-forward: the port leads to the leader, which is on this loopback anyway.
+    _script(
+        tools / "kubectl",
+        f'case "$*" in *port-forward*) exec {sys.executable} {tools}/forward.py;; '
+        f'*) exec {plane.binaries.kubectl} "$@";; esac',
+    )
+    (tools / "forward.py").write_text(_FORWARD.format(directory=str(tmp_path)))
+    running = Shell(tools, plane.kubeconfig)
+    yield running
+    running.close()
+    # The page's last block has done so, unless something went wrong before.
+    subprocess.run(
+        [plane.binaries.helm, "uninstall", "vramcast", f"--namespace={NAMESPACE}", "--ignore-not-found"],
+        env={"KUBECONFIG": str(plane.kubeconfig)}, capture_output=True, check=True,
+    )  # fmt: skip
+
+
+def _script(path: Path, text: str) -> None:
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+
+
+_FORWARD = """
+import http.server, urllib.request, yaml, pathlib
+files = pathlib.Path("{directory}").glob("vramcast-*/vramcast.yaml")
+ports = [yaml.safe_load(file.read_text())["metrics_port"] for file in files]
+class Forward(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        texts = [urllib.request.urlopen(f"http://127.0.0.1:{{port}}{{self.path}}").read() for port in ports]
+        leading = [text for text in texts if b"vramcast_leading 1" in text] or texts
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(leading[0])
+    def log_message(self, *_): pass
+http.server.HTTPServer(("127.0.0.1", 9090), Forward).serve_forever()
+"""
+
+
+def test_the_quick_start_works_word_for_word(plane: ControlPlane, api: Api, shell: Shell) -> None:
+    api.create_nodes([whole_gpu_node("gpu-1", A100_40GB)])
+    image, install, share, job, look, too_large, watch, monitor, leave = blocks()
+    assert "build --tag registry.example.com/gpu/vramcast" in shell.run(image)
+    assert 'deployment "vramcast" successfully rolled out' in shell.run(install)
+    assert "node/gpu-1 labeled" in shell.run(share)
+    assert "condition met" in shell.run(job)
+    seen = shell.run(look)
+    assert '"vramcast.dev/gpu-indices":"0"' in seen
+    assert '"vramcast.dev/forecast-memory"' in seen
+    assert "GPU 0 on gpu-1" in seen
+    assert "GPU too small for 900.0 GiB" in shell.run(too_large)
+    assert re.search(r'vramcast_promised_bytes\{state="bound"\} [1-9]', shell.run(watch))
+    assert "has been upgraded" in shell.run(monitor)
+    assert 'release "vramcast" uninstalled' in shell.run(leave)
+    with pytest.raises(ApiError, match="404"):
+        api.get(DEPLOYMENT)

@@ -1,0 +1,74 @@
+"""How old the news is: zero while a stream is open, and honest from its end on."""
+
+from __future__ import annotations
+
+import pytest
+
+from vramcast.cluster.backoff import Backoff
+from vramcast.cluster.pulse import Ending, Pulse
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+def test_nothing_heard_since_the_start_is_stale_since_the_start(clock: Clock) -> None:
+    pulse = Pulse("pods", clock)
+    clock.now += 5
+    assert pulse.stale_seconds == 5
+    assert not pulse.synced
+
+
+def test_an_open_stream_is_never_stale(clock: Clock) -> None:
+    pulse = Pulse("pods", clock)
+    pulse.connect()
+    clock.now += 70
+    assert pulse.stale_seconds == 0
+
+
+@pytest.mark.parametrize(
+    ("ending", "stale_seconds"),
+    [(Ending.ENDED, 3), (Ending.BROKEN, 3), (Ending.GONE, 3), (Ending.QUIET, 73)],
+)
+def test_only_silence_makes_the_time_before_the_end_doubtful(clock: Clock, ending: Ending, stale_seconds: int) -> None:
+    pulse = Pulse("pods", clock)
+    pulse.connect()
+    clock.now += 70
+    pulse.end(ending, "why")
+    clock.now += 3
+    assert pulse.stale_seconds == stale_seconds
+    assert pulse.stats().last_error == "why"
+
+
+def test_failing_to_connect_again_is_no_sign_of_life(clock: Clock) -> None:
+    pulse = Pulse("pods", clock)
+    pulse.connect()
+    pulse.end(Ending.BROKEN, "reset")
+    for _ in range(10):
+        clock.now += 1
+        pulse.end(Ending.BROKEN, "refused")
+    assert pulse.stale_seconds == 10
+    assert pulse.stats().reconnects[Ending.BROKEN] == 11
+
+
+def test_a_connection_forgives(clock: Clock) -> None:
+    pulse = Pulse("pods", clock)
+    pulse.end(Ending.REFUSED, "403")
+    pulse.connect()
+    assert pulse.stats().last_error == ""
+
+
+def test_backoff_doubles_to_its_limit_and_jitter_only_shortens() -> None:
+    steady = Backoff(jitter=lambda: 0.0)
+    assert [steady.delay_seconds(n) for n in range(10)] == [0, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 10, 10]
+    assert steady.delay_seconds(10_000_000) == 10
+    assert Backoff(jitter=lambda: 1.0).delay_seconds(3) == pytest.approx(0.2)

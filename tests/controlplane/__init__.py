@@ -1,0 +1,35 @@
+"""A real Kubernetes control plane for tests and benchmarks. See plane.py for where to begin."""
+
+from .api import Api, ApiError
+from .binaries import Binaries, BuildError, built_binaries
+from .eventually import eventually
+from .history import Cluster, Event, Fault, History, NodeState, PodState, Violation, quantity
+from .plane import ControlPlane
+from .processes import Process, ProcessError, free_port
+from .recorder import Recorder
+from .scheduler import Scheduler, extender, scheduler_config
+
+__all__ = [
+    "Api",
+    "ApiError",
+    "Binaries",
+    "BuildError",
+    "Cluster",
+    "ControlPlane",
+    "Event",
+    "Fault",
+    "History",
+    "NodeState",
+    "PodState",
+    "Process",
+    "ProcessError",
+    "Recorder",
+    "Scheduler",
+    "Violation",
+    "built_binaries",
+    "eventually",
+    "extender",
+    "free_port",
+    "quantity",
+    "scheduler_config",
+]

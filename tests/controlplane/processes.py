@@ -1,0 +1,143 @@
+"""Child processes that never outlive the test run and whose logs can be shown when something fails."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import random
+import signal
+import socket
+import subprocess
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+_LIBC = ctypes.CDLL(None, use_errno=True)
+_PR_SET_PDEATHSIG = 1
+_CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+
+# The kernel sends the death signal when the *thread* that forked ends, not the process. One thread that lives
+# as long as the interpreter does all the forking, so that a test may restart a process from any thread.
+_SPAWNER = ThreadPoolExecutor(max_workers=1, thread_name_prefix="spawner")
+
+
+class ProcessError(RuntimeError):
+    """A process of the control plane ended or stayed unready; the message carries the end of its log."""
+
+
+class Process:
+    """One program, started again at will with the same arguments and appending to the same log."""
+
+    def __init__(
+        self, name: str, command: Sequence[str], log: Path, environment: Mapping[str, str] | None = None
+    ) -> None:
+        self.name = name
+        self.log = log
+        self._command = [str(part) for part in command]
+        self._environment = {**os.environ, **(environment or {})}
+        self._popen: subprocess.Popen[bytes] | None = None
+        self._paused = False
+
+    def start(self) -> None:
+        if self.alive:
+            raise RuntimeError(f"{self.name} is running already")
+        self._paused = False
+        self._popen = _SPAWNER.submit(self._spawn).result()
+
+    def _spawn(self) -> subprocess.Popen[bytes]:
+        parent = os.getpid()
+
+        def die_with_parent() -> None:
+            _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+            if os.getppid() != parent:  # it died before the line above
+                os._exit(1)
+
+        with self.log.open("ab") as log:
+            return subprocess.Popen(
+                self._command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=self._environment,
+                # A group of its own: ctrl-C must reach only the test run, which then stops us in order.
+                process_group=0,
+                preexec_fn=die_with_parent,  # noqa: PLW1509 -- two system calls, no lock
+            )
+
+    @property
+    def pid(self) -> int:
+        if self._popen is None:
+            raise RuntimeError(f"{self.name} was never started")
+        return self._popen.pid
+
+    @property
+    def alive(self) -> bool:
+        return self._popen is not None and self._popen.poll() is None
+
+    def check_alive(self) -> None:
+        if not self.alive:
+            code = self._popen.returncode if self._popen else None
+            raise ProcessError(f"{self.name} ended with code {code}\n{self.log_tail()}")
+
+    def pause(self) -> None:
+        """Stops it where it stands: connections stay open and nothing answers, as in a network partition."""
+        self._signal(signal.SIGSTOP)
+        self._paused = True
+
+    def resume(self) -> None:
+        self._signal(signal.SIGCONT)
+        self._paused = False
+
+    def kill(self) -> None:
+        """The crash: no chance to say goodbye."""
+        if self._popen is not None and self.alive:
+            self._popen.kill()
+            self._popen.wait()
+
+    def terminate(self, grace_seconds: float = 5.0) -> None:
+        """The orderly end; whoever ignores it is killed after the grace period."""
+        if self._popen is None or not self.alive:
+            return
+        if self._paused:
+            self.resume()
+        self._popen.terminate()
+        try:
+            self._popen.wait(grace_seconds)
+        except subprocess.TimeoutExpired:
+            self.kill()
+
+    def cpu_seconds(self) -> float:
+        """User and system time so far, all threads."""
+        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / _CLOCK_TICKS
+
+    def resident_bytes(self) -> int:
+        return int(Path(f"/proc/{self.pid}/statm").read_text().split()[1]) * _PAGE_BYTES
+
+    def log_tail(self, lines: int = 30) -> str:
+        if not self.log.exists():
+            return f"--- {self.name}: no log"
+        tail = self.log.read_text(errors="replace").splitlines()[-lines:]
+        return "\n".join((f"--- {self.name}: end of {self.log}", *tail))
+
+    def _signal(self, number: signal.Signals) -> None:
+        self.check_alive()
+        os.kill(self.pid, number)
+
+
+def free_port() -> int:
+    """A loopback port nobody listens on.
+
+    Below the kernel's ephemeral range: an outgoing connection could otherwise take the port of a server that
+    a test stops and starts again.
+    """
+    for _ in range(200):
+        port = random.SystemRandom().randrange(20_000, 32_000)
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
+    raise RuntimeError("no free loopback port between 20000 and 32000")

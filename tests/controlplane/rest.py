@@ -1,0 +1,20 @@
+"""When a burst is over: nobody waits who could have a GPU."""
+
+from __future__ import annotations
+
+from .eventually import eventually
+from .history import History
+from .recorder import Recorder
+
+
+def await_rest(recorder: Recorder, reserve_bytes: int, timeout_seconds: float) -> History:
+    """Until no pending pod has a GPU with room. `reserve_bytes`: what the driver keeps on each GPU."""
+
+    def at_rest() -> History | None:
+        history = recorder.sync()
+        waiting = history.final().pending_that_fit(lambda pod: (pod.asked_bytes or 0) + reserve_bytes)
+        assert not waiting, f"{len(waiting)} pending pods have room: {dict(list(waiting.items())[:3])}"
+        return history
+
+    history: History = eventually(at_rest, timeout_seconds, "every pod that fits to be bound")
+    return history

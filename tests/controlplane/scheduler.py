@@ -1,0 +1,108 @@
+"""kube-scheduler as one process of the control plane, and the configurations that tests give it."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import urllib3
+import yaml
+
+from .processes import Process, free_port
+
+Json = dict[str, Any]
+
+
+def scheduler_config(
+    *extenders: Mapping[str, Any],
+    name: str = "default-scheduler",
+    percentage_of_nodes_to_score: int = 100,
+    queries_per_second: float = 5000.0,
+    **more: Any,
+) -> Json:
+    """A KubeSchedulerConfiguration; `more` adds or replaces top-level fields (podMaxBackoffSeconds, …)."""
+    return {
+        "apiVersion": "kubescheduler.config.k8s.io/v1",
+        "kind": "KubeSchedulerConfiguration",
+        "leaderElection": {"leaderElect": False},
+        # The default of 50 requests a second would throttle the scheduler's own binds and events.
+        "clientConnection": {"qps": queries_per_second, "burst": int(queries_per_second)},
+        "profiles": [
+            {"schedulerName": name, "percentageOfNodesToScore": percentage_of_nodes_to_score},
+        ],
+        "extenders": [dict(extender) for extender in extenders],
+        **more,
+    }
+
+
+def extender(
+    url: str, *, weight: int = 20, verbs: Sequence[str] = ("filter", "prioritize", "bind"), **more: Any
+) -> Json:
+    """One entry of `extenders`; `more` adds or replaces fields (managedResources, ignorable, …)."""
+    return {
+        "urlPrefix": url,
+        **{f"{verb}Verb": verb for verb in verbs},
+        "weight": weight,
+        "httpTimeout": "5s",
+        "nodeCacheCapable": True,
+        "ignorable": False,
+        **more,
+    }
+
+
+class Scheduler(Process):
+    """A kube-scheduler without leader election, so that several may run side by side."""
+
+    def __init__(
+        self, name: str, program: Path, directory: Path, kubeconfig: Path, config: Mapping[str, Any] | None
+    ) -> None:
+        complete = dict(config or scheduler_config())
+        complete["clientConnection"] = {
+            **complete.get("clientConnection", {}),
+            "kubeconfig": str(kubeconfig),
+        }
+        config_file = directory / "config.yaml"
+        config_file.write_text(yaml.safe_dump(complete))
+        self.url = f"https://127.0.0.1:{free_port()}"
+        self._certificate = directory / "kube-scheduler.crt"
+        self._pool: urllib3.PoolManager | None = None
+        super().__init__(name, self._command_line(program, directory, config_file), directory / f"{name}.log")
+
+    def _command_line(self, program: Path, directory: Path, config_file: Path) -> list[str]:
+        return [
+            str(program),
+            f"--config={config_file}",
+            f"--secure-port={self.url.rpartition(':')[2]}",
+            "--bind-address=127.0.0.1",
+            f"--cert-dir={directory}",
+            # Its metrics are for the test alone: asking the API server who reads them would only cost time.
+            "--authentication-skip-lookup=true",
+            "--authorization-always-allow-paths=/healthz,/livez,/readyz,/metrics",
+            "--v=2",
+        ]
+
+    def ready(self) -> bool:
+        """Its caches are filled: what is created now will be scheduled with full sight."""
+        if not self._certificate.exists():
+            return False
+        try:
+            return bool(self._get("/readyz").status == 200)
+        except urllib3.exceptions.HTTPError:
+            return False
+
+    def metrics(self) -> str:
+        """Its Prometheus text."""
+        return self._get("/metrics").data.decode()
+
+    def terminate(self, grace_seconds: float = 5.0) -> None:
+        super().terminate(grace_seconds)
+        if self._pool is not None:
+            self._pool.clear()
+
+    def _get(self, path: str) -> urllib3.BaseHTTPResponse:
+        if self._pool is None:
+            tls = ssl.create_default_context(cafile=self._certificate)
+            self._pool = urllib3.PoolManager(ssl_context=tls, retries=False)
+        return self._pool.request("GET", self.url + path, timeout=2.0)

@@ -1,0 +1,121 @@
+"""What the docs say is so: their tables, their links, their alerts and their examples."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import yaml
+
+from tests.docs.tables import CHART, PAGES, REPOSITORY, chart_values
+from tests.fakes import new_fake_service
+from vramcast.cluster.objects import Pod, to_record
+
+DOCUMENTS = sorted([*REPOSITORY.glob("docs/*.md"), REPOSITORY / "README.md", CHART / "README.md"])
+EXAMPLES = sorted(REPOSITORY.glob("examples/*.yaml"))
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(REPOSITORY)))
+def test_the_table_is_what_the_code_says(page: Path) -> None:
+    assert page.read_text() == PAGES[page](), "run: python -m tests.docs.tables"
+
+
+def test_every_value_of_the_chart_is_described() -> None:
+    def leaves(values: Any, path: str = "") -> Iterator[str]:
+        for key, value in values.items():
+            yield from leaves(value, f"{path}{key}.") if _has_parts(path + key) else [path + key]
+
+    described = {path for path, _, _ in chart_values()}
+
+    def _has_parts(path: str) -> bool:
+        return any(other.startswith(f"{path}.") for other in described)
+
+    assert set(leaves(yaml.safe_load((CHART / "values.yaml").read_text()))) == described
+
+
+def test_the_schema_knows_exactly_the_values_that_there_are() -> None:
+    def names(schema: Any, path: str = "") -> Iterator[str]:
+        for key, part in schema["properties"].items():
+            if "properties" in part:
+                yield from names(part, f"{path}{key}.")
+            else:
+                yield path + key
+
+    schema = json.loads((CHART / "values.schema.json").read_text())
+    # Helm's own, and where the chart keeps the certificates that it makes while it renders.
+    assert set(names(schema)) - {"global", "_certificates"} == {path for path, _, _ in chart_values()}
+
+
+def anchors(page: Path) -> set[str]:
+    headings = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading).lower().replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", DOCUMENTS, ids=lambda page: str(page.relative_to(REPOSITORY)))
+def test_links_lead_somewhere(page: Path) -> None:
+    for link in LINK.findall(page.read_text()):
+        if link.startswith(("http://", "https://")):
+            continue
+        file, _, anchor = link.partition("#")
+        target = (page.parent / file) if file else page
+        assert target.exists(), link
+        assert not anchor or anchor in anchors(target), link
+
+
+def metric_names() -> set[str]:
+    text = new_fake_service().metrics.render().decode()
+    families = re.findall(r"^# TYPE (\w+) (\w+)$", text, re.MULTILINE)
+    return {name for name, _ in families} | {f"{name}_bucket" for name, kind in families if kind == "histogram"}
+
+
+def test_alerts_and_dashboard_ask_for_metrics_that_there_are() -> None:
+    text = (CHART / "files/alerts.yaml").read_text() + (CHART / "files/dashboard.json").read_text()
+    asked = set(re.findall(r"\bvramcast_\w+", text))
+    assert asked
+    assert asked <= metric_names()
+
+
+def alerts() -> list[dict[str, Any]]:
+    document = yaml.safe_load((CHART / "files/alerts.yaml").read_text())
+    return [rule for group in document["groups"] for rule in group["rules"]]
+
+
+def test_every_alert_says_what_to_do_in_the_docs() -> None:
+    operations = REPOSITORY / "docs/operations.md"
+    sections = set(re.findall(r"^### (Vramcast\w+)$", operations.read_text(), re.MULTILINE))
+    assert sections == {rule["alert"] for rule in alerts()}
+    for rule in alerts():
+        assert f"docs/operations.md#{rule['alert'].lower()}" in rule["annotations"]["description"]
+
+
+def pods(document: Any) -> Iterator[dict[str, Any]]:
+    """Every pod and pod template in it, however deep."""
+    if isinstance(document, dict):
+        if "containers" in document.get("spec", {}):
+            yield {"metadata": document.get("metadata", {}), "spec": document["spec"]}
+        for part in document.values():
+            yield from pods(part)
+    elif isinstance(document, list):
+        for part in document:
+            yield from pods(part)
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: str(path.name))
+def test_the_pods_of_the_examples_describe_themselves_well(example: Path) -> None:
+    found = [pod for document in yaml.safe_load_all(example.read_text()) for pod in pods(document)]
+    assert found
+    for pod in found:
+        record = to_record(msgspec.convert(pod, Pod))
+        assert record.invalid is None
+        assert record.task is not None
+        assert pod["spec"]["schedulerName"] == "vramcast-scheduler"
+        if record.task.share and record.task.gpu_memory_mib != 900 * 1024:
+            variables = {v["name"]: v for v in pod["spec"]["containers"][0]["env"]}
+            field = variables["NVIDIA_VISIBLE_DEVICES"]["valueFrom"]["fieldRef"]["fieldPath"]
+            assert field == "metadata.annotations['vramcast.dev/gpu-indices']"

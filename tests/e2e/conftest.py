@@ -1,0 +1,91 @@
+"""The service as a real process beside a real control plane, with only the permissions of its own ClusterRole."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Generator, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.controlplane import Api, ControlPlane, Process, Scheduler, eventually, extender, free_port, scheduler_config
+
+RULES = Path(__file__).parents[2] / "helm/vramcast/files/rules.yaml"
+SCHEDULER = "vramcast-scheduler"
+
+
+@dataclass(slots=True)
+class RunningService:
+    """`vramcast serve`, its address, and how to break it."""
+
+    process: Process
+    url: str
+
+    def start(self) -> None:
+        self.process.start()
+        eventually(self.ready, 30, "the service to be ready")
+
+    def kill(self) -> None:
+        self.process.kill()
+
+    def ready(self) -> bool:
+        self.process.check_alive()
+        try:
+            return httpx.get(f"{self.url}/readyz").status_code == 200
+        except httpx.TransportError:
+            return False
+
+    def get(self, path: str) -> Any:
+        return httpx.get(self.url + path).raise_for_status().json()
+
+    def metric(self, name: str) -> float:
+        """The sum over all labels."""
+        lines = httpx.get(f"{self.url}/metrics").text.splitlines()
+        return sum(float(line.rsplit(" ", 1)[1]) for line in lines if line.split("{")[0].split(" ")[0] == name)
+
+
+@pytest.fixture(scope="session")
+def plane() -> Iterator[ControlPlane]:
+    with ControlPlane() as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def service(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningService]:
+    port = free_port()
+    environment = {"KUBECONFIG": str(plane.kubeconfig_for("vramcast", RULES))}
+    log = tmp_path_factory.mktemp("vramcast") / "vramcast.log"
+    command = [sys.executable, "-m", "vramcast", "serve", "--port", str(port)]
+    running = RunningService(Process("vramcast", command, log, environment), f"http://127.0.0.1:{port}")
+    running.start()
+    yield running
+    running.process.terminate()
+
+
+@pytest.fixture(scope="session")
+def scheduler(plane: ControlPlane, service: RunningService) -> Scheduler:
+    return plane.scheduler(scheduler_config(extender(service.url), name=SCHEDULER))
+
+
+@pytest.fixture
+def api(plane: ControlPlane, service: RunningService, scheduler: Scheduler) -> Iterator[Api]:
+    """An empty cluster that vramcast's scheduler works on."""
+    plane.api.clear()
+    eventually(lambda: service.get("/state")["nodes_total"] == 0, what="the service to see an empty cluster")
+    yield plane.api
+    plane.api.clear()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """A failure shows what the processes said."""
+    report = yield
+    arguments = getattr(item, "funcargs", {})
+    if report.failed and "plane" in arguments:
+        report.sections.append(("control plane", arguments["plane"].log_tails()))
+    if report.failed and "service" in arguments:
+        report.sections.append(("vramcast", arguments["service"].process.log_tail(60)))
+    return report

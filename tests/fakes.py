@@ -1,0 +1,139 @@
+"""Small stand-ins for the world outside, used instead of patching."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from vramcast.api.service import Service, new_service
+from vramcast.api.turned_away import TurnedAwayPods
+from vramcast.cluster.seam import BindingWrite, BindResult, Fate, PodEvent, Sink, Stats, SyncHealth
+from vramcast.core.changes import Change, NodeSeen, NodesListed, PodsListed
+from vramcast.core.gpu import SHARING_LABEL, NodeGpus, read_node
+from vramcast.core.ledger import Ledger
+from vramcast.core.names import NodeName, PodUid
+from vramcast.core.pod import PodRecord
+from vramcast.core.state import ClusterState
+from vramcast.forecast.forecaster import PhysicsForecaster
+from vramcast.observe.metrics import ClusterView, Metrics
+from vramcast.settings import Settings, load_settings
+
+
+class FakeCluster:
+    """Remembers what was written; answers binds with the results that a test lines up, or BOUND."""
+
+    def __init__(self) -> None:
+        self.writes: list[BindingWrite] = []
+        self.events: list[PodEvent] = []
+        self.nudged: list[str] = []
+        self.pods: dict[str, PodRecord] = {}
+        self.results: deque[BindResult] = deque()
+        self.stale_seconds = 0.0
+        self.before_bind: Callable[[BindingWrite], None] = lambda _write: None
+
+    def start(self, sink: Sink) -> None:
+        self.sink = sink
+
+    def stop(self) -> None: ...
+
+    def health(self) -> SyncHealth:
+        return SyncHealth(synced=True, stale_seconds=self.stale_seconds, detail="fake")
+
+    def stats(self) -> Stats:
+        return Stats()
+
+    def bind(self, write: BindingWrite) -> BindResult:
+        self.before_bind(write)
+        self.writes.append(write)
+        return self.results.popleft() if self.results else BindResult(Fate.BOUND)
+
+    def read_pod(self, namespace: str, name: str) -> PodRecord | None:
+        return self.pods.get(f"{namespace}/{name}")
+
+    def nudge(self, namespace: str, name: str, uid: PodUid) -> None:
+        self.nudged.append(f"{namespace}/{name}")
+
+    def post_event(self, event: PodEvent) -> None:
+        self.events.append(event)
+
+
+class FakeClock:
+    """Time that passes when a test says so."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def sharing_node(name: str, gpus: int = 8, memory_mib: int = 40960, product: str = "NVIDIA-A100-SXM4-40GB") -> NodeGpus:
+    return read_node(NodeName(name), {**gfd_labels(product, gpus, memory_mib), SHARING_LABEL: "true"}, {}, {})
+
+
+def whole_node(name: str, gpus: int = 8, memory_mib: int = 40960, product: str = "NVIDIA-A100-SXM4-40GB") -> NodeGpus:
+    return read_node(NodeName(name), gfd_labels(product, gpus, memory_mib), {}, {"nvidia.com/gpu": str(gpus)})
+
+
+def gfd_labels(product: str, gpus: int, memory_mib: int) -> dict[str, str]:
+    return {
+        "nvidia.com/gpu.product": product,
+        "nvidia.com/gpu.count": str(gpus),
+        "nvidia.com/gpu.memory": str(memory_mib),
+    }
+
+
+def pod_manifest(
+    name: str, annotations: dict[str, str] | None = None, limits: dict[str, str] | None = None, **metadata: Any
+) -> dict[str, Any]:
+    """As the API server would show a pending pod. Annotations without the prefix."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": name,
+            "namespace": "default",
+            "uid": f"uid-{name}",
+            "annotations": {f"vramcast.dev/{key}": value for key, value in (annotations or {}).items()},
+            **metadata,
+        },
+        "spec": {"containers": [{"name": "main", "resources": {"limits": limits or {}}}]},
+    }
+
+
+def shared_pod(name: str, memory: str = "10Gi", **annotations: str) -> dict[str, Any]:
+    return pod_manifest(name, {"share": "true", "gpu-memory": memory, **annotations})
+
+
+def new_fake_service(
+    nodes: Iterable[NodeGpus] = (),
+    *,
+    cluster: FakeCluster | None = None,
+    clock: Callable[[], float] | None = None,
+    synced: bool = True,
+    settings: Settings | None = None,
+) -> Service:
+    """A whole service on a fake cluster; blocking calls run on the spot."""
+    cluster = cluster or FakeCluster()
+    settings = settings or load_settings({}, {})
+    forecaster = PhysicsForecaster(settings.default_oom_risk)
+    state = ClusterState(Ledger(hold_ttl_seconds=settings.hold_ttl_seconds), forecaster)
+    turned_away = TurnedAwayPods()
+    metrics = Metrics(state.ledger, lambda: len(turned_away), lambda: ClusterView(synced=state.synced, stale_seconds=0))
+
+    async def offload(call: Callable[..., Any], *arguments: Any) -> Any:
+        await asyncio.sleep(0)
+        return call(*arguments)
+
+    service = new_service(settings, state, forecaster, cluster, metrics, turned_away, offload, clock or FakeClock())
+    changes: list[Change] = [NodeSeen(node) for node in nodes]
+    if synced:
+        changes += listed([node.node.name for node in changes if isinstance(node, NodeSeen)])
+    service.apply(changes)
+    return service
+
+
+def listed(names: Sequence[NodeName]) -> list[Change]:
+    return [NodesListed(frozenset(names)), PodsListed(frozenset(), 0.0)]

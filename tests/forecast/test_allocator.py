@@ -1,0 +1,60 @@
+"""The caching allocator's rules, one by one."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from vramcast.forecast.allocator import MIB, CachingAllocator
+
+
+@pytest.mark.parametrize(
+    ("size_bytes", "reserved_mib"),
+    [(1, 2), (MIB, 2), (MIB + 1, 20), (10 * MIB - 512, 20), (10 * MIB, 10), (11 * MIB, 12), (100 * MIB + 1, 102)],
+)
+def test_a_segment_is_as_large_as_its_first_tensor_demands(size_bytes: int, reserved_mib: int) -> None:
+    allocator = CachingAllocator()
+    allocator.malloc(size_bytes)
+    assert allocator.reserved_bytes == reserved_mib * MIB
+
+
+def test_what_was_freed_is_used_again() -> None:
+    allocator = CachingAllocator()
+    allocator.free(allocator.malloc(64 * MIB))
+    allocator.malloc(64 * MIB)
+    assert allocator.reserved_bytes == 64 * MIB
+
+
+def test_neighbours_that_are_free_merge() -> None:
+    allocator = CachingAllocator()
+    allocator.free(allocator.malloc(64 * MIB))
+    halves = [allocator.malloc(32 * MIB), allocator.malloc(32 * MIB)]
+    for half in halves:
+        allocator.free(half)
+    allocator.malloc(64 * MIB)
+    assert allocator.reserved_bytes == 64 * MIB
+
+
+def test_a_cut_block_costs_a_new_segment() -> None:
+    """Fragmentation: 64 MiB are free in all, and not in one piece."""
+    allocator = CachingAllocator()
+    allocator.free(allocator.malloc(64 * MIB))
+    allocator.malloc(12 * MIB)
+    allocator.malloc(64 * MIB)
+    assert allocator.reserved_bytes == 128 * MIB
+
+
+@given(st.lists(st.integers(1, 64 * MIB), min_size=1, max_size=40), st.randoms(use_true_random=False))
+def test_reserved_is_never_less_than_active_and_all_comes_back(sizes: list[int], random: object) -> None:
+    allocator = CachingAllocator()
+    addresses = [allocator.malloc(size) for size in sizes]
+    assert allocator.reserved_bytes >= allocator.active_bytes >= sum(sizes)
+    random.shuffle(addresses)  # type: ignore[attr-defined]
+    for address in addresses:
+        allocator.free(address)
+    assert allocator.active_bytes == 0
+    reserved = allocator.reserved_bytes
+    for size in sorted(sizes, reverse=True)[:1]:
+        allocator.malloc(size)
+    assert allocator.reserved_bytes == reserved

@@ -1,0 +1,41 @@
+from __future__ import annotations
+
+import pytest
+
+from vramcast.core.errors import InvalidTask
+from vramcast.core.forecast import Source
+from vramcast.core.names import Product
+from vramcast.core.task import Task
+from vramcast.core.vocabulary import Level
+from vramcast.forecast.forecaster import PhysicsForecaster
+
+A100 = Product("NVIDIA-A100-SXM4-40GB")
+SUMMARY = Task(Level.SUMMARY, parameters=10**8, activations=10**7, batch_size=8)
+
+
+def test_the_users_own_number_is_the_forecast_to_the_mib() -> None:
+    forecast = PhysicsForecaster(0.05).forecast(Task(Level.GIVEN, gpu_memory_mib=12_345), A100)
+    assert (forecast.need_mib, forecast.source) == (12_345, Source.GIVEN)
+
+
+def test_the_pods_own_risk_wins_over_the_default() -> None:
+    forecaster = PhysicsForecaster(0.05)
+    careful = Task(Level.SUMMARY, parameters=10**8, activations=10**7, batch_size=8, max_oom_risk=0.001)
+    assert forecaster.forecast(careful, A100).risk == 0.001
+    assert forecaster.forecast(careful, A100).need_mib > forecaster.forecast(SUMMARY, A100).need_mib
+
+
+@pytest.mark.parametrize(
+    ("task", "key"),
+    [(Task(Level.NAME, model="timm/resnet50"), "model"), (Task(Level.PROFILE, profile="v1:abc"), "profile")],
+)
+def test_a_level_that_is_not_forecast_yet_says_what_is(task: Task, key: str) -> None:
+    with pytest.raises(InvalidTask) as caught:
+        PhysicsForecaster(0.05).forecast(task, A100)
+    assert caught.value.errors[0].field == f"vramcast.dev/{key}"
+    assert "vramcast.dev/gpu-memory" in str(caught.value)
+
+
+def test_the_same_question_gets_the_same_answer_from_memory() -> None:
+    forecaster = PhysicsForecaster(0.05)
+    assert forecaster.forecast(SUMMARY, A100) is forecaster.forecast(SUMMARY, A100)

@@ -1,0 +1,161 @@
+"""The image without an engine: its steps run in a clean root, and what they leave serves."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+import yaml
+
+import vramcast
+from tests.controlplane import Process, eventually, free_port
+
+REPOSITORY = Path(__file__).parents[2]
+DOCKERFILE = (REPOSITORY / "Dockerfile").read_text()
+NOBODY = 65532
+
+pytestmark = pytest.mark.timeout(280)
+
+
+def instructions(name: str) -> list[str]:
+    joined = re.sub(r"\\\n\s*", "", DOCKERFILE)
+    return [line.removeprefix(f"{name} ") for line in joined.splitlines() if line.startswith(f"{name} ")]
+
+
+def test_hadolint_has_nothing_to_say() -> None:
+    hadolint = Path(sys.executable).with_name("hadolint")
+    done = subprocess.run([hadolint, REPOSITORY / "Dockerfile"], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "")
+
+
+def test_it_is_nobodys_and_names_its_version_and_health() -> None:
+    assert instructions("USER") == [f"{NOBODY}:{NOBODY}"]
+    assert instructions("ARG") == [f"VERSION={vramcast.__version__}"]
+    assert len(instructions("HEALTHCHECK")) == 1
+    assert all(re.search(r":[\d.]+-slim", image) for image in instructions("FROM"))
+
+
+def test_the_context_holds_what_is_copied_and_nothing_else() -> None:
+    allowed = {line[1:] for line in (REPOSITORY / ".dockerignore").read_text().splitlines() if line.startswith("!")}
+    copied = {source for line in instructions("COPY") if "--from" not in line for source in shlex.split(line)[:-1]}
+    assert copied == allowed
+    assert all((REPOSITORY / source).exists() for source in copied)
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """/opt/vramcast, made by the RUN of the Dockerfile out of its COPYs, with next to nothing on the PATH."""
+    root = tmp_path_factory.mktemp("image")
+    for line in instructions("COPY"):
+        if "--from" not in line:
+            *sources, target = shlex.split(line)
+            for source in sources:
+                _copy(REPOSITORY / source, root / target.lstrip("/"), into=target.endswith("/"))
+    tools = root / "bin"
+    tools.mkdir()
+    for tool in ("sh", "rm", "find", "mktemp"):
+        (tools / tool).symlink_to(shutil.which(tool) or pytest.fail(f"no {tool}"))
+    # The interpreter itself and not the tests' venv: what is installed there must not be found.
+    (tools / "python3").symlink_to(Path(sys.base_prefix) / "bin/python3")
+    (command,) = instructions("RUN")
+    program, *arguments = shlex.split(command)
+    environment = {"PATH": str(tools), "HOME": str(root), "TMPDIR": str(root), **_index_settings()}
+    subprocess.run(
+        ["sh", str(root / program.lstrip("/")), *(str(root / argument.lstrip("/")) for argument in arguments)],
+        env=environment, check=True, timeout=270,
+    )  # fmt: skip
+    target = root / "opt/vramcast"
+    yield target
+    shutil.rmtree(root)
+
+
+def _copy(source: Path, target: Path, *, into: bool) -> None:
+    place = target / source.name if into else target
+    place.parent.mkdir(parents=True, exist_ok=True)
+    if source.is_dir():
+        shutil.copytree(source, place, ignore=shutil.ignore_patterns("__pycache__", "*.png"))
+    else:
+        shutil.copy(source, place)
+
+
+def _index_settings() -> dict[str, str]:
+    """Where packages come from is the machine's affair; pip reads it from the environment or its own files."""
+    config = Path.home() / ".config/pip/pip.conf"
+    settings = {name: value for name, value in os.environ.items() if name.startswith(("PIP_", "SSL_", "REQUESTS_"))}
+    settings |= {name: value for name, value in os.environ.items() if name.lower().endswith("_proxy")}
+    settings.setdefault("PIP_CACHE_DIR", str(Path.home() / ".cache/pip"))
+    return (
+        settings
+        if "PIP_CONFIG_FILE" in settings or not config.exists()
+        else {**settings, "PIP_CONFIG_FILE": str(config)}
+    )
+
+
+def packages(target: Path) -> set[str]:
+    return {path.name.split("-")[0].lower() for path in target.glob("lib/python*/site-packages/*.dist-info")}
+
+
+def test_it_holds_the_locked_packages_and_no_torch_and_no_installer(installed: Path) -> None:
+    found = packages(installed)
+    assert "vramcast" in found
+    assert not found & {"torch", "pip", "setuptools", "hatchling", "pytest"}
+
+
+def test_it_is_as_small_as_the_docs_say(installed: Path) -> None:
+    mib = sum(path.lstat().st_size for path in installed.rglob("*") if path.is_file()) / (1 << 20)
+    said = re.search(r"about (\d+) MiB on top of", (REPOSITORY / "docs/install.md").read_text())
+    assert said is not None
+    assert mib == pytest.approx(int(said[1]), rel=0.15)
+
+
+def test_the_program_runs_and_tells_its_version(installed: Path) -> None:
+    done = subprocess.run(
+        [installed / "bin/vramcast", "version"], env={}, capture_output=True, text=True, check=True, timeout=60
+    )
+    assert done.stdout.strip() == vramcast.__version__
+
+
+def test_the_service_starts_without_rights_from_files_that_it_cannot_write(installed: Path, tmp_path: Path) -> None:
+    port = free_port()
+    cluster = tmp_path / "cluster.yaml"
+    shutil.copy(REPOSITORY / "service/vramcast/demo/cluster.yaml", cluster)
+    before = set(installed.rglob("*"))
+    for path in (installed, *before):
+        if not path.is_symlink():
+            path.chmod(path.stat().st_mode & ~0o222)
+    # Root without capabilities keeps to the modes of files, as anybody does.
+    bare = ["setpriv", "--bounding-set=-all", "--inh-caps=-all", "--no-new-privs", "--"] if os.geteuid() == 0 else []
+    serve = [str(installed / "bin/vramcast"), "serve", f"--cluster={cluster}", f"--port={port}"]
+    environment = {"PYTHONDONTWRITEBYTECODE": "1", "PYTHONPATH": "", "HOME": "/nonexistent"}
+    process = Process("vramcast", [*bare, *serve], tmp_path / "log", environment)
+    process.start()
+
+    def ready() -> bool:
+        process.check_alive()
+        try:
+            return httpx.get(f"http://127.0.0.1:{port}/readyz").status_code == 200
+        except httpx.TransportError:
+            return False
+
+    try:
+        eventually(ready, 30, "the service to be ready")
+        health = httpx.get(f"http://127.0.0.1:{port}/healthz")
+        assert health.status_code == 200
+        task = yaml.safe_load((REPOSITORY / "examples/job.yaml").read_text())["spec"]["template"]
+        forecast = httpx.post(f"http://127.0.0.1:{port}/forecast", json={"kind": "Pod", **task})
+        assert forecast.status_code == 200, forecast.text
+        assert forecast.json()["forecasts"][0]["source"] == "model"
+    finally:
+        process.terminate()
+        for path in (installed, *before):
+            if path.is_dir() and not path.is_symlink():
+                path.chmod(0o755)
+    assert set(installed.rglob("*")) == before

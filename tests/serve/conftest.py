@@ -1,0 +1,14 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.serve.running import Serve
+
+
+@pytest.fixture(scope="session")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serve]:
+    """One for all tests that only ask. A variable that is no setting is there for the log to complain about."""
+    with Serve(tmp_path_factory.mktemp("serve"), environ={"VRAMCAST_NO_SETTING": "1"}) as running:
+        yield running

@@ -1,0 +1,112 @@
+"""TLS, and who is let in: a client certificate is the only authentication that an extender has."""
+
+from __future__ import annotations
+
+import shutil
+import ssl
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.serve.running import Serve
+
+pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="certificates are made with openssl")
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    cert: Path
+    key: Path
+
+
+def make_identity(directory: Path, name: str, signed_by: Identity | None = None) -> Identity:
+    """A certificate for loopback; without `signed_by`, an authority."""
+    made = Identity(directory / f"{name}.crt", directory / f"{name}.key")
+    extension = "subjectAltName=IP:127.0.0.1" if signed_by else "keyUsage=critical,keyCertSign"
+    command = [
+        "openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2",
+        "-subj", f"/CN={name}", "-addext", extension, "-keyout", str(made.key), "-out", str(made.cert),
+    ]  # fmt: skip
+    if signed_by:
+        command += ["-CA", str(signed_by.cert), "-CAkey", str(signed_by.key)]
+    subprocess.run(command, check=True, capture_output=True, stdin=subprocess.DEVNULL)
+    return made
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("tls")
+
+
+@pytest.fixture(scope="module")
+def authority(directory: Path) -> Identity:
+    return make_identity(directory, "authority")
+
+
+@pytest.fixture(scope="module")
+def tls(directory: Path, authority: Identity) -> dict[str, str]:
+    server = make_identity(directory, "server", authority)
+    return {"VRAMCAST_TLS_CERT_FILE": str(server.cert), "VRAMCAST_TLS_KEY_FILE": str(server.key)}
+
+
+@pytest.fixture(scope="module")
+def mutual(directory: Path, authority: Identity, tls: dict[str, str]) -> Iterator[Serve]:
+    """Serves only clients of the authority."""
+    with Serve(
+        directory, environ={**tls, "VRAMCAST_TLS_CLIENT_CA_FILE": str(authority.cert)}, scheme="https"
+    ) as running:
+        yield running
+
+
+def client(authority: Identity, identity: Identity | None = None) -> httpx.Client:
+    context = ssl.create_default_context(cafile=authority.cert)
+    if identity:
+        context.load_cert_chain(identity.cert, identity.key)
+    return httpx.Client(verify=context)
+
+
+def test_the_verbs_are_served_over_tls(tmp_path: Path, authority: Identity, tls: dict[str, str]) -> None:
+    with Serve(tmp_path, environ=tls, scheme="https") as service, client(authority) as trusting:
+        assert service.filter(trusting) == ["share"]
+        assert f'"url":"{service.url}"' in service.text()
+        with pytest.raises(httpx.TransportError):
+            httpx.get(f"http://127.0.0.1:{service.port}/healthz")
+        with httpx.Client() as distrusting, pytest.raises(httpx.ConnectError, match="certificate verify failed"):
+            service.filter(distrusting)
+        service.lines()
+
+
+def test_with_a_client_authority_a_client_with_its_certificate_is_served(
+    directory: Path, authority: Identity, mutual: Serve
+) -> None:
+    scheduler = make_identity(directory, "kube-scheduler", authority)
+    with client(authority, scheduler) as known:
+        assert mutual.filter(known) == ["share"]
+
+
+def test_with_a_client_authority_a_client_without_certificate_gets_no_connection(
+    authority: Identity, mutual: Serve
+) -> None:
+    # In TLS 1.3 the client hears of the refusal with its first read.
+    with client(authority) as nobody, pytest.raises(httpx.TransportError):
+        mutual.filter(nobody)
+    assert mutual.alive
+
+
+def test_with_a_client_authority_a_certificate_of_another_authority_is_refused(
+    directory: Path, authority: Identity, mutual: Serve
+) -> None:
+    stranger = make_identity(directory, "stranger", make_identity(directory, "other-authority"))
+    with client(authority, stranger) as unknown, pytest.raises(httpx.TransportError):
+        mutual.filter(unknown)
+
+
+def test_refused_clients_leave_no_traceback_in_the_log(authority: Identity, mutual: Serve) -> None:
+    with client(authority) as nobody, pytest.raises(httpx.TransportError):
+        mutual.filter(nobody)
+    assert "Traceback" not in mutual.text()
+    mutual.lines()

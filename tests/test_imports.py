@@ -1,0 +1,58 @@
+"""What a process loads: each command only what it needs, and serving never the heavy libraries."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.serve.running import Serve, run_to_the_end
+from vramcast import __version__
+
+HEAVY = {"torch", "onnx", "kubernetes"}
+# The price of a command that only prints: numpy and the server cost as much again.
+FOR_SERVING = {"uvicorn", "uvloop", "numpy", "prometheus_client", "vramcast.app", "vramcast.demo"}
+
+
+def loaded(text: str) -> set[str]:
+    return set(re.findall(r"^import time:.*\| +([\w.]+)$", text, re.MULTILINE))
+
+
+@pytest.fixture
+def installed(tmp_path: Path) -> dict[str, str]:
+    """An environment in which the heavy libraries are there, so that even an attempt that may fail would be seen."""
+    for name in ("torch", "onnx"):
+        (tmp_path / f"{name}.py").touch()
+    # With this variable the interpreter itself writes down every module that it loads.
+    path = os.pathsep.join(filter(None, (str(tmp_path), os.environ.get("PYTHONPATH"))))
+    return {"PYTHONPATH": path, "PYTHONPROFILEIMPORTTIME": "1"}
+
+
+def test_serving_a_static_cluster_never_loads_the_heavy_libraries(tmp_path: Path, installed: dict[str, str]) -> None:
+    with Serve(tmp_path, environ=installed) as service:
+        assert service.filter() == ["share"]
+        service.send_signal(signal.SIGTERM)
+        assert service.wait() == 0
+        names = loaded(service.text())
+    assert {"vramcast.app", "uvicorn", "numpy"} <= names, "the list is not what it seems"
+    assert names & HEAVY == set()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [(("--help",), "serve"), (("serve", "--help"), "--cluster"), (("version",), f"{__version__}\n")],
+)
+def test_commands_that_only_print_load_nothing_for_serving_and_are_quick(
+    installed: dict[str, str], arguments: tuple[str, ...], words: str
+) -> None:
+    began = time.monotonic()
+    done = run_to_the_end(*arguments, environ=installed)
+    assert time.monotonic() - began < 5
+    assert done.returncode == 0, done
+    assert words in done.stdout
+    assert loaded(done.stderr) & (HEAVY | FOR_SERVING) == set()
+    assert "vramcast.cli" in loaded(done.stderr)

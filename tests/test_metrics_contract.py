@@ -1,0 +1,233 @@
+"""Dashboards and alerts are written against these names: whoever changes one changes this file, and the README."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from prometheus_client import Metric
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.api.client import Client
+from tests.fakes import FakeCluster, new_fake_service, pod_manifest, shared_pod, sharing_node, whole_node
+from vramcast.cluster.seam import BindingWrite, BindResult, Fate
+from vramcast.core.forecast import Source
+from vramcast.core.gpu import read_node
+from vramcast.core.names import NodeName
+from vramcast.core.promise import State
+from vramcast.core.reasons import Reason
+from vramcast.settings import load_settings
+
+README = Path(__file__).parents[1] / "README.md"
+
+# Name as it is scraped, type, labels.
+CONTRACT = {
+    ("vramcast_request_seconds", "histogram", ("verb",)),
+    ("vramcast_request_errors_total", "counter", ("verb", "cause")),
+    ("vramcast_node_rejections_total", "counter", ("reason",)),
+    ("vramcast_pods_rejected_total", "counter", ("reason",)),
+    ("vramcast_binds_total", "counter", ("fate",)),
+    ("vramcast_forecasts_total", "counter", ("source",)),
+    ("vramcast_invalid_tasks_total", "counter", ()),
+    ("vramcast_settle_waits_total", "counter", ("outcome",)),
+    ("vramcast_defects_total", "counter", ()),
+    ("vramcast_hold_expirations_total", "counter", ()),
+    ("vramcast_nudges_total", "counter", ()),
+    ("vramcast_takeovers_total", "counter", ()),
+    ("vramcast_leading", "gauge", ()),
+    ("vramcast_promises", "gauge", ("state",)),
+    ("vramcast_promised_bytes", "gauge", ("state",)),
+    ("vramcast_holds", "gauge", ()),
+    ("vramcast_held_bytes", "gauge", ()),
+    ("vramcast_pods_turned_away", "gauge", ()),
+    ("vramcast_nodes", "gauge", ("kind",)),
+    ("vramcast_gpu_memory_bytes", "gauge", ("product", "kind")),
+    ("vramcast_cluster_synced", "gauge", ()),
+    ("vramcast_cluster_stale_seconds", "gauge", ()),
+    ("vramcast_watch_events_total", "counter", ()),
+    ("vramcast_watch_lists_total", "counter", ()),
+    ("vramcast_watch_reconnects_total", "counter", ()),
+    ("vramcast_dropped_events_total", "counter", ()),
+    ("vramcast_build_info", "gauge", ("version",)),
+}
+
+# The series of a label whose values came from outside would have no end.
+CLOSED = {
+    "verb": {"filter", "prioritize", "bind", "preempt", "forecast", "explain", "state"},
+    "cause": {
+        "bad_request", "too_large", "not_synced", "defect", "not_bound", "no_room", Fate.REFUSED, Fate.UNKNOWN,
+    },
+    "reason": {reason.label for reason in Reason} - {"fits"},
+    "fate": {"bound", "refused", "unknown"},
+    "source": {"given", "physics", "model"},
+    "outcome": {"settled", "in_vain"},
+    "state": {"binding", "unsure", "bound"},
+    "kind": {"sharing", "device_plugin", "unreadable", "none"},
+}  # fmt: skip
+# As many values as the cluster has GPU products, and one.
+OPEN = {"product", "version"}
+GPU = {"nvidia.com/gpu": "1"}
+
+
+def scraped(client: Client) -> list[Metric]:
+    return list(text_string_to_metric_families(client.request("GET", "/metrics").body.decode()))
+
+
+def scraped_name(family: Metric) -> str:
+    """The parser takes off the ending that the format demands of counters."""
+    return f"{family.name}_total" if family.type == "counter" else family.name
+
+
+def values(client: Client, label: str) -> set[str]:
+    """Every value of the label, in all metrics."""
+    samples = [sample for family in scraped(client) for sample in family.samples]
+    return {sample.labels[label] for sample in samples if label in sample.labels}
+
+
+@pytest.fixture(scope="module")
+def client() -> Client:
+    """A service to which everything has happened that is counted."""
+    cluster = FakeCluster()
+    unreadable = read_node(NodeName("odd"), {"nvidia.com/gpu.count": "1"}, {}, {})
+    bare = read_node(NodeName("bare"), {}, {}, {})
+    nodes = [sharing_node("a", 1), whole_node("w", 1), unreadable, bare]
+    settings = load_settings({"settle_wait_seconds": 0, "max_body_mib": 1, "log_level": "error"}, {})
+    client = Client(new_fake_service(nodes, cluster=cluster, settings=settings))
+    asyncio.run(live_through_everything(client, cluster))
+    return client
+
+
+async def live_through_everything(client: Client, cluster: FakeCluster) -> None:
+    nodes = ["a", "w", "odd", "bare", "unheard-of"]
+    pods = [
+        shared_pod("given", "30Gi"),
+        shared_pod("no-room", "30Gi"),
+        shared_pod("too-small", "90Gi"),
+        shared_pod("too-many", "1Gi", gpus="2"),
+        shared_pod("misspelt", "-1Gi"),
+        pod_manifest("summary", {"parameters": "1M", "activations": "1k", "batch-size": "8"}, GPU),
+        pod_manifest("undescribed", limits=GPU),
+    ]
+    for pod in pods:
+        await client.filter(pod, nodes)
+        await client.verb("prioritize", {"Pod": pod, "Nodes": None, "NodeNames": nodes})
+    await bind_with_every_fate(client, cluster)
+    for verb in ("filter", "prioritize", "bind", "preempt", "forecast", "explain"):
+        await client.send("POST", f"/{verb}", b"{")
+    await client.send("POST", "/filter", chunks=[b"x" * 600_000] * 3)
+    await client.send("POST", "/no/such/address", b"{}")
+    await client.send("BREW", "/filter")
+    await client.send("GET", "/state")
+
+
+async def bind_with_every_fate(client: Client, cluster: FakeCluster) -> None:
+    def break_down(_write: BindingWrite) -> None:
+        raise RuntimeError("a defect")
+
+    pods = [shared_pod(f"small-{number}", "1Gi") for number in range(4)]
+    cluster.results.extend(BindResult(fate) for fate in Fate)
+    for pod in pods:
+        await client.filter(pod, ["a"])
+    for pod in pods[: len(Fate)]:
+        await client.bind(pod, "a")
+    await client.bind(shared_pod("too-small", "90Gi"), "a")
+    await client.bind(shared_pod("never-seen"), "a")
+    cluster.before_bind = break_down
+    metadata = pods[-1]["metadata"]
+    keys: dict[str, Any] = {"PodName": metadata["name"], "PodNamespace": "default", "PodUID": metadata["uid"]}
+    assert (await client.send("POST", "/bind", msgspec.json.encode({**keys, "Node": "a"}))).status == 500
+    cluster.stale_seconds = 1e6
+    await client.filter(pods[0], ["a"])
+    cluster.stale_seconds = 0.0
+
+
+# --- the contract
+
+
+def test_names_types_and_labels_are_what_was_promised(client: Client) -> None:
+    found = {
+        (scraped_name(family), family.type, frozenset(key for s in family.samples for key in s.labels) - {"le"})
+        for family in scraped(client)
+    }
+    assert found == {(name, kind, frozenset(labels)) for name, kind, labels in CONTRACT}
+
+
+def test_a_service_that_nobody_asked_yet_shows_the_same_names() -> None:
+    fresh = {(scraped_name(family), family.type) for family in scraped(Client(new_fake_service()))}
+    assert fresh == {(name, kind) for name, kind, _ in CONTRACT}
+
+
+def test_every_metric_says_what_it_is(client: Client) -> None:
+    assert [family.name for family in scraped(client) if not family.documentation] == []
+
+
+def test_counters_end_in_total_and_nothing_else_does(client: Client) -> None:
+    text = client.request("GET", "/metrics").body.decode()
+    types = dict(re.findall(r"^# TYPE (\w+) (\w+)$", text, re.MULTILINE))
+    assert {name for name in types if name.endswith("_total")} == {n for n, kind in types.items() if kind == "counter"}
+
+
+def test_units_are_base_units_and_stand_at_the_end_of_the_name(client: Client) -> None:
+    for name, _, _ in CONTRACT:
+        words = name.removesuffix("_total").split("_")
+        assert not {"ms", "milliseconds", "minutes", "mib", "gib", "kb", "mb", "percent"} & set(words), name
+        assert not {"seconds", "bytes"} & set(words[:-1]), name
+
+
+def test_the_latency_buckets_reach_from_below_a_millisecond_to_the_schedulers_timeout(client: Client) -> None:
+    (histogram,) = [family for family in scraped(client) if family.type == "histogram"]
+    bounds = {float(sample.labels["le"]) for sample in histogram.samples if "le" in sample.labels}
+    assert min(bounds) < 0.001
+    assert {0.001, 0.01, 0.1, 1.0, 5.0, float("inf")} <= bounds
+
+
+# --- labels
+
+
+def test_every_label_is_known_to_be_closed_or_bounded_by_the_cluster() -> None:
+    assert {label for _, _, labels in CONTRACT for label in labels} == CLOSED.keys() | OPEN
+
+
+@pytest.mark.parametrize("label", CLOSED)
+def test_label_values_come_from_a_closed_set(client: Client, label: str) -> None:
+    assert values(client, label) <= CLOSED[label]
+
+
+@pytest.mark.parametrize("label", ["verb", "cause", "fate", "state", "kind"])
+def test_the_closed_sets_hold_nothing_that_never_happens(client: Client, label: str) -> None:
+    assert values(client, label) == CLOSED[label]
+
+
+def test_the_pinned_words_are_those_of_the_code() -> None:
+    assert CLOSED["fate"] == set(Fate)
+    assert CLOSED["source"] == set(Source)
+    assert CLOSED["state"] == set(State)
+
+
+def test_reasons_keep_their_words() -> None:
+    assert CLOSED["reason"] == {
+        "unknown_node", "no_gpu", "memory_unknown", "not_sharing", "sharing", "too_few_gpus", "too_small", "mixed",
+        "held", "strangers", "no_room", "invalid_task", "undescribed",
+    }  # fmt: skip
+
+
+def test_addresses_that_do_not_exist_make_no_series(client: Client) -> None:
+    before = client.request("GET", "/metrics").body.count(b"\n")
+    for number in range(50):
+        client.request("POST", f"/filter/{number}", b"{}")
+    assert client.request("GET", "/metrics").body.count(b"\n") == before
+
+
+# --- the README
+
+
+def test_the_readme_lists_every_metric_with_its_labels() -> None:
+    section = re.split(r"^## ", README.read_text().split("\n## Metrics\n")[1], maxsplit=1, flags=re.MULTILINE)[0]
+    rows = re.findall(r"^\| `(\w+)` \| *(.*?) *\| .+ \|$", section, re.MULTILINE)
+    documented = {(name, frozenset(re.findall(r"\w+", labels))) for name, labels in rows}
+    assert documented == {(name, frozenset(labels)) for name, _, labels in CONTRACT}
+    assert len(rows) == len(CONTRACT)

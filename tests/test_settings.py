@@ -1,0 +1,236 @@
+"""Settings: defaults that are promises, one order of precedence, and every mistake at once with where it stands."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from vramcast.settings import InvalidSettings, Settings, load_settings, unknown_variables
+
+README = Path(__file__).parents[1] / "README.md"
+
+DEFAULTS = {
+    "host": "127.0.0.1",
+    "port": 8888,
+    "metrics_host": "127.0.0.1",
+    "metrics_port": None,
+    "cluster": None,
+    "undescribed": "pass",
+    "leader_lease": None,
+    "leader_identity": None,
+    "default_oom_risk": 0.05,
+    "artifact": "builtin",
+    "physics_if_unusable": False,
+    "hold_ttl_seconds": 30.0,
+    "settle_wait_seconds": 0.1,
+    "unsure_ttl_seconds": 65.0,
+    "stale_after_seconds": 60.0,
+    "nudge_interval_seconds": 1.0,
+    "node_cache_capable": True,
+    "bind_deadline_seconds": 1.5,
+    "bind_workers": 16,
+    "max_body_mib": 64,
+    "tls_cert_file": None,
+    "tls_key_file": None,
+    "tls_client_ca_file": None,
+    "log_format": "auto",
+    "log_level": "info",
+    "shutdown_grace_seconds": 10.0,
+}
+
+NO_MAPPING = "expected settings as `name: value` lines"
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    return tmp_path / "settings.yaml"
+
+
+def mistakes(flags: dict[str, Any], environ: dict[str, str] | None = None) -> list[str]:
+    with pytest.raises(InvalidSettings) as caught:
+        load_settings(flags, environ or {})
+    return str(caught.value).splitlines()
+
+
+# --- defaults
+
+
+def test_the_defaults_are_what_was_promised() -> None:
+    assert load_settings({}, {}).model_dump() == DEFAULTS
+
+
+def test_the_readme_lists_every_setting_with_its_default_and_meaning() -> None:
+    section = re.split(r"^## ", README.read_text().split("\n## Settings\n")[1], maxsplit=1, flags=re.MULTILINE)[0]
+    rows = re.findall(r"^\| `(\w+)` \| *(.*?) *\| (.+?) \|$", section, re.MULTILINE)
+    documented = [(name, yaml.safe_load(default.strip("`")), meaning) for name, default, meaning in rows]
+    existing = [(name, DEFAULTS[name], field.description) for name, field in Settings.model_fields.items()]
+    assert documented == existing
+
+
+# --- precedence
+
+
+def test_flags_win_over_the_environment_and_the_environment_over_the_file(config: Path) -> None:
+    config.write_text("port: 1\nhost: file\nbind_workers: 3\n")
+    environ = {"VRAMCAST_CONFIG": str(config), "VRAMCAST_PORT": "2", "VRAMCAST_HOST": "environment"}
+    settings = load_settings({"host": "flag", "port": None}, environ)
+    assert (settings.host, settings.port, settings.bind_workers) == ("flag", 2, 3)
+
+
+def test_the_flag_names_the_file_over_the_environment(config: Path) -> None:
+    config.write_text("port: 1\n")
+    assert load_settings({"config": config}, {"VRAMCAST_CONFIG": "/nowhere"}).port == 1
+
+
+def test_an_empty_file_changes_nothing(config: Path) -> None:
+    config.write_text("# all defaults\n")
+    assert load_settings({"config": config}, {}) == load_settings({}, {})
+
+
+@pytest.mark.parametrize(
+    ("variable", "text", "value"),
+    [
+        ("VRAMCAST_PORT", "9000", 9000),
+        ("VRAMCAST_NODE_CACHE_CAPABLE", "false", False),
+        ("VRAMCAST_SETTLE_WAIT_SECONDS", "0.25", 0.25),
+        ("VRAMCAST_UNDESCRIBED", "reject", "reject"),
+        ("VRAMCAST_LOG_FORMAT", "console", "console"),
+        ("VRAMCAST_CLUSTER", __file__, Path(__file__)),
+    ],
+)
+def test_every_kind_of_setting_can_come_from_the_environment(variable: str, text: str, value: object) -> None:
+    settings = load_settings({}, {variable: text})
+    assert getattr(settings, variable.removeprefix("VRAMCAST_").lower()) == value
+
+
+# --- what Kubernetes puts into every pod's environment
+
+
+@pytest.mark.parametrize("link", ["tcp://10.0.0.1:8888", "udp://10.0.0.1:8888"])
+def test_the_service_link_of_a_service_of_our_name_is_not_the_port_setting(link: str) -> None:
+    assert load_settings({}, {"VRAMCAST_PORT": link}).port == DEFAULTS["port"]
+
+
+def test_variables_that_look_like_settings_and_are_none_are_told_apart_from_service_links() -> None:
+    environ = {
+        "VRAMCAST_PROT": "1",
+        "VRAMCAST_LOGLEVEL": "debug",
+        "VRAMCAST_PORT": "tcp://10.0.0.1:8888",
+        "VRAMCAST_CONFIG": "x",
+        "VRAMCAST_SERVICE_HOST": "10.0.0.1",
+        "VRAMCAST_SERVICE_PORT_HTTP": "8888",
+        "VRAMCAST_PORT_8888_TCP_ADDR": "10.0.0.1",
+        "VRAMCAST_EXTENDER_PORT": "tcp://10.0.0.1:8888",
+        "OTHER": "1",
+    }
+    assert unknown_variables(environ) == ["VRAMCAST_LOGLEVEL", "VRAMCAST_PROT"]
+
+
+# --- mistakes
+
+
+def test_all_mistakes_come_at_once_each_with_the_place_where_it_stands(config: Path) -> None:
+    config.write_text("hold_ttl_second: 5\nbind_workers: 0\ntls_cert_file: /nowhere.crt\nport: 7\n")
+    told = mistakes({"config": config, "port": 99999}, {"VRAMCAST_LOG_LEVEL": "loud", "VRAMCAST_MAX_BODY_MIB": "much"})
+    expected = {
+        "--port: '99999': Input should be less than or equal to 65535",
+        "VRAMCAST_LOG_LEVEL: 'loud': Input should be 'debug', 'info', 'warning' or 'error'",
+        "VRAMCAST_MAX_BODY_MIB: 'much': Input should be a valid integer, unable to parse string as an integer",
+        f"{config}: bind_workers: '0': Input should be greater than or equal to 1",
+        f"{config}: tls_cert_file: '/nowhere.crt': Path does not point to a file",
+        f"{config}: hold_ttl_second: there is no such setting; did you mean hold_ttl_seconds?",
+        "tls_cert_file and tls_key_file go together: give both or neither",
+    }
+    assert set(told) == expected
+    assert len(told) == len(expected)
+
+
+def test_a_mistake_in_a_flag_names_it_as_it_is_written() -> None:
+    assert mistakes({"log_format": "xml"})[0].startswith("--log-format: 'xml': ")
+
+
+@pytest.mark.parametrize("key", ["PORT", "Port", "prot", "por"])
+def test_a_misspelt_key_gets_the_nearest_one_and_is_never_taken_for_it(config: Path, key: str) -> None:
+    config.write_text(f"{key}: 5\n")
+    expected = f"{config}: {key}: there is no such setting; did you mean port?"
+    assert mistakes({"config": config, "port": 6}) == [expected]
+
+
+def test_a_key_like_no_other_gets_the_list_of_all(config: Path) -> None:
+    config.write_text("zzzzzz: 5\n")
+    (told,) = mistakes({"config": config})
+    assert all(name in told for name in DEFAULTS)
+
+
+@pytest.mark.parametrize("key", ["_env_prefix", "_case_sensitive", "model_config"])
+def test_no_key_reaches_behind_the_settings(config: Path, key: str) -> None:
+    config.write_text(f"{key}: x\n")
+    assert "there is no such setting" in mistakes({"config": config})[0]
+
+
+@pytest.mark.parametrize("text", ["port: on", "hold_ttl_seconds: true", "host: false", "bind_workers: yes"])
+def test_a_flag_is_no_number_and_no_text(config: Path, text: str) -> None:
+    config.write_text(text)
+    assert "expected a value, not true or false" in mistakes({"config": config})[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("port", 0), ("port", 65536), ("default_oom_risk", 0), ("default_oom_risk", 0.6), ("hold_ttl_seconds", 0),
+        ("settle_wait_seconds", 1.1), ("unsure_ttl_seconds", 1), ("stale_after_seconds", float("nan")),
+        ("stale_after_seconds", float("inf")), ("nudge_interval_seconds", -1), ("bind_deadline_seconds", 0),
+        ("bind_workers", 257), ("max_body_mib", 0), ("shutdown_grace_seconds", -1), ("shutdown_grace_seconds", 301),
+    ],
+)  # fmt: skip
+def test_numbers_outside_of_their_range_are_refused(name: str, value: float) -> None:
+    (told,) = mistakes({name: value})
+    assert told.startswith(f"--{name.replace('_', '-')}: '{value}': Input should be ")
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"port: [", "cannot be read as YAML"),
+        (b"\xff\xfe\x00", "cannot be read as YAML"),
+        (b"since: 2024-13-45", "cannot be read as YAML"),
+        (b"[" * 5000, "cannot be read as YAML"),
+        (b"- port: 1", NO_MAPPING),
+        (b"port", NO_MAPPING),
+        (b"8888: port", NO_MAPPING),
+    ],
+)
+def test_a_file_that_holds_no_settings_is_named(config: Path, content: bytes, words: str) -> None:
+    config.write_bytes(content)
+    assert mistakes({"config": config})[0].startswith(f"{config}: {words}")
+
+
+def test_a_file_that_is_not_there_is_named() -> None:
+    assert mistakes({}, {"VRAMCAST_CONFIG": "/nowhere.yaml"})[0].startswith("/nowhere.yaml: cannot be read")
+
+
+# --- TLS
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"cert"}, "tls_cert_file and tls_key_file go together: give both or neither"),
+        ({"key"}, "tls_cert_file and tls_key_file go together: give both or neither"),
+        ({"key", "client_ca"}, "tls_cert_file and tls_key_file go together: give both or neither"),
+        ({"client_ca"}, "tls_client_ca_file needs tls_cert_file and tls_key_file"),
+    ],
+)
+def test_tls_files_that_belong_together_come_together(config: Path, given: set[str], told: str) -> None:
+    config.touch()
+    assert mistakes({f"tls_{name}_file": config for name in given}) == [told]
+
+
+@pytest.mark.parametrize("given", [(), ("cert", "key"), ("cert", "key", "client_ca")])
+def test_complete_sets_of_tls_files_are_accepted(config: Path, given: tuple[str, ...]) -> None:
+    config.touch()
+    load_settings({f"tls_{name}_file": config for name in given}, {})
