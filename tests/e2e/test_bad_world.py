@@ -156,9 +156,7 @@ def test_a_node_that_got_smaller_than_its_promises_takes_nobody_until_they_are_g
         assert room(service, name) == 0
 
     create(api, shared_pod("next", "1Gi", scheduler=SCHEDULER))
-    assert failure(api, "next").startswith(
-        "0/2 nodes are available: 2 GPU memory promised to other pods, 1.0 GiB needed"
-    )
+    assert failure(api, "next", "0/2 nodes are available: 2 GPU memory promised to other pods, 1.0 GiB needed")
     api.delete_pod("on-recreated")
     assert bound_node(api, "next") == "recreated"
     assert room(service, "relabelled") == 0
@@ -187,7 +185,7 @@ def test_nodes_whose_gpus_cannot_be_read_are_told_to_the_pod_and_usable_once_ann
     create(api, shared_pod("shares", "10Gi", scheduler=SCHEDULER))
     create(api, whole_gpu_pod("whole", annotations={"gpu-memory": "10Gi"}, scheduler=SCHEDULER))
     for name in ("shares", "whole"):
-        assert "GPU memory of the node not known (see the node's labels)" in failure(api, name)
+        assert failure(api, name, "GPU memory of the node not known (see the node's labels)")
     for node in ("unlabelled", "unknown"):
         problem = service.get(f"/state?node={node}")["nodes"][0]["problem"]
         assert "annotate the node with vramcast.dev/gpu-memory" in problem
