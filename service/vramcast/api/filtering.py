@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 
 from vramcast.api import wire
@@ -58,8 +60,9 @@ async def _filter_described(service: Service, args: wire.ExtenderArgs, pod: PodR
         service.turned_away.discard(pod.uid)
     else:
         service.turned_away.add(pod, service.state.revision, service.clock())
-    texts = wire.reason_texts(decision) if feasible < len(fits) else {}
-    said = _count(service, pod, decision, feasible, texts)
+    counts = decision.counts() if feasible < len(fits) else {}
+    texts = wire.reason_texts(demand, counts)
+    said = _count(service, pod, decision, feasible, counts, texts)
     return Answer(wire.filter_result(args, asked, fits, decision.reasons, texts), pod.key, decision=said)
 
 
@@ -84,20 +87,21 @@ async def _settle(service: Service, args: wire.ExtenderArgs, demand: Demand) -> 
             return asked, decision
 
 
-def _count(service: Service, pod: PodRecord, decision: Decision, feasible: int, texts: dict[Reason, str]) -> str:
+def _count(
+    service: Service, pod: PodRecord, decision: Decision, feasible: int,
+    counts: Mapping[Reason, int], texts: Mapping[Reason, str],
+) -> str:  # fmt: skip
     """The metrics of one decision, and the line for the log."""
     metrics = service.metrics
     if pod.task is not None and (product := next(iter(decision.demand.needs_mib), None)) is not None:
         metrics.forecasts.labels(service.forecaster.forecast(pod.task, product).source).inc()
-    if feasible == len(decision.reasons):
+    if not counts:
         return f"fits {feasible} nodes"
-    counts = np.bincount(decision.reasons).tolist()
-    for reason in texts:
-        metrics.node_rejections.labels(reason.label).inc(counts[reason])
-    commonest = max(texts, key=lambda reason: counts[reason])
+    for reason, nodes in counts.items():
+        metrics.node_rejections.labels(reason.label).inc(nodes)
     if not feasible:
-        metrics.pods_rejected.labels(commonest.label).inc()
-    why = "; ".join(f"{counts[reason]} {text}" for reason, text in texts.items())
+        metrics.pods_rejected.labels(max(counts, key=counts.__getitem__).label).inc()
+    why = "; ".join(f"{nodes} {texts[reason]}" for reason, nodes in counts.items())
     return f"fits {feasible} of {len(decision.reasons)} nodes: {why}"
 
 
@@ -112,7 +116,7 @@ def _filter_undescribed(service: Service, args: wire.ExtenderArgs, pod: PodRecor
     if service.settings.undescribed is UndescribedPolicy.REJECT:
         rejected = np.ones(len(asked.columns), dtype=np.bool_)
     reason, text = _undescribed_reason(service, pod, error)
-    reasons = np.where(rejected, reason, Reason.FITS)
+    reasons = np.where(rejected, np.uint8(reason), np.uint8(Reason.FITS))
     if rejected.any():
         service.metrics.node_rejections.labels(reason.label).inc(int(np.count_nonzero(rejected)))
     if rejected.all() and len(rejected):

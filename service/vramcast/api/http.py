@@ -6,6 +6,7 @@ them. kube-scheduler takes anything but a 200 as an error of the extender.
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from typing import Any
@@ -103,7 +104,8 @@ class HttpApp:
         except Exception:
             log.exception("defect", verb=name)
             status, answer = 500, _bad("internal error of vramcast, see its log", "defect")
-        self._observe(name, answer, time.perf_counter() - started)
+        # What the scheduler need not wait for comes once the answer is on its way.
+        asyncio.get_running_loop().call_soon(self._afterwards, name, answer, time.perf_counter() - started)
         return status, JSON, answer.body
 
     async def _answer(self, path: str, body: bytes, scope: Scope) -> Answer:
@@ -112,6 +114,10 @@ class HttpApp:
             return await verb(self._service, body)
         query = dict(parse_qsl(scope.get("query_string", b"").decode("latin-1")))
         return await self._pages[path][1](self._service, body, query)
+
+    def _afterwards(self, verb: str, answer: Answer, seconds: float) -> None:
+        self._service.state.ledger.settle()
+        self._observe(verb, answer, seconds)
 
     def _observe(self, verb: str, answer: Answer, seconds: float) -> None:
         self._seconds[verb].observe(seconds)

@@ -77,8 +77,8 @@ def _page(service: Service, query: Mapping[str, str]) -> tuple[list[NodeName], N
 
 def _explain_nodes(service: Service, demand: Demand, names: list[NodeName]) -> list[dict[str, Any]]:
     ledger = service.state.ledger
-    decision = ledger.decide(demand, ledger.board.columns(names))
-    scores = ledger.scores(decision).tolist()
+    columns = ledger.board.columns(names)
+    decision, scores = ledger.decide(demand, columns), ledger.scores(demand, columns).tolist()
     explained = []
     for name, code, points in zip(names, decision.reasons.tolist(), scores, strict=True):
         reason = Reason(code)

@@ -22,7 +22,7 @@ async def prioritize_nodes(service: Service, body: bytes) -> Answer:
     if demand is None:
         nothing = np.zeros(len(asked.columns), dtype=np.int64)
         return Answer(wire.priorities(asked, nothing), pod.key, decision="no preference")
-    scores = ledger.scores(ledger.decide(demand, asked.columns))
+    scores = ledger.scores(demand, asked.columns)
     best = int(scores.max(initial=0))
     return Answer(wire.priorities(asked, scores), pod.key, decision=f"best {best} of {len(scores)} nodes")
 

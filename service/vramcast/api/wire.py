@@ -6,7 +6,7 @@ node passes they go back as they came.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import compress
 from typing import TypeVar
@@ -18,7 +18,8 @@ import numpy.typing as npt
 from vramcast.cluster.objects import Metadata, Pod
 from vramcast.core.board import Board
 from vramcast.core.errors import InvalidRequest
-from vramcast.core.fit import Decision
+from vramcast.core.fit import Reasons
+from vramcast.core.promise import Demand
 from vramcast.core.reasons import Reason, reason_text
 from vramcast.core.table import Bools, Ints
 
@@ -94,10 +95,10 @@ class Asked:
     rows: Records | None = None
     items: Sequence[msgspec.Raw] | None = None
 
-    def each(self, chosen: Bools, before: bytes = b"", after: bytes = b"") -> bytes:
+    def each(self, chosen: Bools, before: bytes = b"", after: bytes = b"") -> bytes | memoryview:
         """The chosen names in JSON, each between `before` and `after`, with commas."""
         if self.rows is not None:
-            return _each_row(self.rows[chosen], before, after + b",")
+            return _each_row(self.rows if chosen.all() else self.rows[chosen], before, after + b",")
         if self.names is None:
             quoted = self.board.quoted_names(self.columns[chosen])
         else:
@@ -105,7 +106,7 @@ class Asked:
         return before + (after + b"," + before).join(quoted) + after if quoted else b""
 
 
-def _each_row(names: Records, before: bytes, after: bytes) -> bytes:
+def _each_row(names: Records, before: bytes, after: bytes) -> memoryview:
     """One record per name, filled field by field: copies of fixed size instead of a string each."""
     fields = [(name, f"V{size}") for name, size in (("before", len(before)), ("name", names.itemsize)) if size]
     rows = np.empty(len(names), dtype=[*fields, ("after", f"V{len(after)}")])
@@ -113,7 +114,7 @@ def _each_row(names: Records, before: bytes, after: bytes) -> bytes:
         rows["before"] = np.void(before)
     rows["name"] = names
     rows["after"] = np.void(after)
-    return rows.tobytes()[:-1]
+    return rows.view(np.uint8).data[:-1]
 
 
 def decode_args(body: bytes) -> ExtenderArgs:
@@ -131,7 +132,7 @@ def decode_preemption(body: bytes) -> PreemptionArgs:
 def ask_board(args: ExtenderArgs, board: Board) -> Asked:
     """Raises InvalidRequest."""
     if args.node_names != _NULL:
-        raw = bytes(args.node_names)
+        raw = memoryview(args.node_names)
         found = board.find(raw)
         if found is not None:
             return Asked(board, found.columns, rows=_rows(raw, len(found.columns), found.name_bytes))
@@ -142,7 +143,7 @@ def ask_board(args: ExtenderArgs, board: Board) -> Asked:
     return Asked(board, board.columns(names), names, items=items)
 
 
-def _rows(raw: bytes, names: int, name_bytes: int | None) -> Records | None:
+def _rows(raw: memoryview, names: int, name_bytes: int | None) -> Records | None:
     """The strings of a compact array `["a","b"]`, in place."""
     if name_bytes is None:
         return None
@@ -171,7 +172,9 @@ def filter_error(message: str) -> bytes:
     )
 
 
-def filter_result(args: ExtenderArgs, asked: Asked, fits: Bools, reasons: Ints, texts: Mapping[Reason, str]) -> bytes:
+def filter_result(
+    args: ExtenderArgs, asked: Asked, fits: Bools, reasons: Reasons, texts: Mapping[Reason, str]
+) -> bytes:
     """Nodes that fit, and for each other node a reason.
 
     A rejected node is always Unresolvable: the scheduler's preemption only simulates its own filters, sees no gain
@@ -180,34 +183,35 @@ def filter_result(args: ExtenderArgs, asked: Asked, fits: Bools, reasons: Ints, 
     if fits.all():
         return everything_passes(args)
     failed = [asked.each(reasons == reason, after=b":" + encode(text)) for reason, text in texts.items()]
-    return b'{"Nodes":%b,"NodeNames":%b,"FailedNodes":{},"FailedAndUnresolvableNodes":{%b},"Error":""}' % (
-        *_passed(asked, fits),
-        b",".join(filter(None, failed)),
-    )
+    answer = [*_passed(asked, fits), b',"FailedNodes":{},"FailedAndUnresolvableNodes":{', *_with_commas(failed)]
+    return b"".join([*answer, b'},"Error":""}'])
 
 
-def _passed(asked: Asked, fits: Bools) -> tuple[bytes, bytes]:
+def _passed(asked: Asked, fits: Bools) -> list[bytes | memoryview]:
     if asked.items is None:
-        return b"null", b"[%b]" % asked.each(fits)
+        return [b'{"Nodes":null,"NodeNames":[', asked.each(fits), b"]"]
     passed = map(bytes, compress(asked.items, fits.tobytes()))
-    return b'{"metadata":{},"items":[%b]}' % b",".join(passed), b"null"
+    return [b'{"Nodes":{"metadata":{},"items":[', b",".join(passed), b']},"NodeNames":null']
 
 
-def reason_texts(decision: Decision) -> dict[Reason, str]:
-    """Words for the reasons that occur. Numbers in them are the pod's own, so that nodes group."""
-    ask, needs = decision.demand.ask, decision.demand.needs_mib
-    need_mib = max(needs.values(), default=0)
-    return {
-        reason: reason_text(reason, need_mib, ask.count, ask.resource)
-        for reason in map(Reason, np.flatnonzero(np.bincount(decision.reasons)).tolist())
-        if reason is not Reason.FITS
-    }
+def _with_commas(parts: Iterable[bytes | memoryview]) -> Iterator[bytes | memoryview]:
+    for number, part in enumerate(filter(len, parts)):
+        if number:
+            yield b","
+        yield part
+
+
+def reason_texts(demand: Demand, reasons: Iterable[Reason]) -> dict[Reason, str]:
+    """Words for these reasons. Numbers in them are the pod's own, so that nodes group."""
+    ask, need_mib = demand.ask, max(demand.needs_mib.values(), default=0)
+    return {reason: reason_text(reason, need_mib, ask.count, ask.resource) for reason in reasons}
 
 
 def priorities(asked: Asked, scores: Ints) -> bytes:
     """Grouped by score: the scheduler does not mind the order."""
-    groups = (asked.each(scores == s, b'{"Host":', b',"Score":%d}' % s) for s in np.unique(scores).tolist())
-    return b"[%b]" % b",".join(groups)
+    occurring = np.flatnonzero(np.bincount(scores)).tolist()
+    groups = (asked.each(scores == points, b'{"Host":', b',"Score":%d}' % points) for points in occurring)
+    return b"".join([b"[", *_with_commas(groups), b"]"])
 
 
 def binding_result(error: str = "") -> bytes:

@@ -13,10 +13,11 @@ import numpy as np
 
 from vramcast.core.gpu import SHARED_GPU, NodeGpus, Pool
 from vramcast.core.name_index import Found, NameIndex
+from vramcast.core.name_table import Text
 from vramcast.core.names import NodeName, Product, Resource
 from vramcast.core.promise import Promise
 from vramcast.core.reasons import Reason
-from vramcast.core.table import Bools, Ints, PoolTable
+from vramcast.core.table import MOST_MIB, Bools, Ints, PoolTable
 
 _NO_STRANGERS: tuple[int, ...] = ()
 
@@ -42,14 +43,15 @@ class Board:
         self.nodes: dict[NodeName, NodeGpus] = {}
         self.tables: dict[Resource, PoolTable] = {}
         self.product_ids: dict[Product, int] = {}
-        # What to say of a node that does not offer a resource, by whether the pod wants to share. (nodes,)
-        self.unoffered_shared: Ints = np.zeros(1, dtype=np.int64)
-        self.unoffered_whole: Ints = np.zeros(1, dtype=np.int64)
+        # What to say of a node that does not offer a resource, by whether the pod wants to share. (nodes + 1,)
+        self.unoffered_shared = np.full(1, Reason.UNKNOWN_NODE, dtype=np.uint8)
+        self.unoffered_whole = np.full(1, Reason.UNKNOWN_NODE, dtype=np.uint8)
         self._column_of: dict[NodeName, int] = {}
         self._free_columns: list[int] = []
         self._strangers: dict[NodeName, tuple[int, ...]] = {}
         self._index = NameIndex(seed)
         self.width = 0  # columns in use or free again
+        self.layout = 0  # counts the times that a column changed hands or its GPUs did
 
     def put(self, node: NodeGpus) -> int:
         """The node's column. Its room is not counted yet."""
@@ -60,6 +62,7 @@ class Board:
             self._column_of[node.name] = column
             self._index.put(node.name, column)
         self.nodes[node.name] = node
+        self.layout += 1
         self._note_unoffered(node, column)
         for table in self.tables.values():
             table.grow(1, self.width)
@@ -77,10 +80,11 @@ class Board:
         for table in self.tables.values():
             table.clear(column)
         self._free_columns.append(column)
+        self.layout += 1
 
     def set_strangers(self, name: NodeName, used_mib: Sequence[int]) -> bool:
         """Whether that is news."""
-        used_mib = tuple(max(0, used) for used in used_mib)
+        used_mib = tuple(min(max(0, used), MOST_MIB) for used in used_mib)
         if used_mib == self._strangers.get(name, _NO_STRANGERS):
             return False
         self._strangers[name] = used_mib
@@ -93,7 +97,7 @@ class Board:
         """Where each node stands in the arrays; -1 for a node that is not known."""
         return np.array([self._column_of.get(NodeName(name), -1) for name in names], dtype=np.int64)
 
-    def find(self, raw: bytes) -> Found | None:
+    def find(self, raw: Text) -> Found | None:
         """The same for a compact JSON array of names that are all known; None for any other: decode it."""
         return self._index.find(raw)
 
@@ -103,7 +107,7 @@ class Board:
 
     def sharing(self, columns: Ints) -> Bools:
         """Which of these nodes share their GPUs: pods that take GPUs from the device plugin stay off them."""
-        return np.asarray((self.unoffered_whole[columns] == Reason.SHARING) & (columns >= 0), dtype=np.bool_)
+        return np.asarray(self.unoffered_whole[columns] == Reason.SHARING, dtype=np.bool_)
 
     def recount(self, name: NodeName, promises: Iterable[Promise]) -> None:
         """One node's room, from what is promised on it."""
@@ -140,9 +144,11 @@ class Board:
         return views
 
     def _note_unoffered(self, node: NodeGpus, column: int) -> None:
-        if column >= len(self.unoffered_shared):
-            self.unoffered_shared = np.resize(self.unoffered_shared, 2 * column + 1)
-            self.unoffered_whole = np.resize(self.unoffered_whole, 2 * column + 1)
+        if column + 1 >= len(self.unoffered_shared):
+            # The column after the last node's is nobody's, and there lies what -1 finds.
+            unknown = np.full(self.width + 1 - len(self.unoffered_shared), Reason.UNKNOWN_NODE, dtype=np.uint8)
+            self.unoffered_shared = np.append(self.unoffered_shared, unknown)
+            self.unoffered_whole = np.append(self.unoffered_whole, unknown)
         self.unoffered_shared[column] = _why_not_offered(node, wants_shared=True)
         self.unoffered_whole[column] = _why_not_offered(node, wants_shared=False)
 
@@ -152,8 +158,7 @@ class Board:
             table = self.tables[pool.resource] = PoolTable(len(pool.memory_mib))
         table.grow(len(pool.memory_mib), self.width)
         table.clear(column)
-        table.size[: len(pool.memory_mib), column] = pool.memory_mib
-        table.largest[column] = max(pool.memory_mib)
+        table.set_size(column, pool.memory_mib)
         table.offered[column] = True
         table.sliced[column] = pool.replicas > 1
         table.devices[column] = pool.count * pool.replicas

@@ -29,10 +29,21 @@ class Ledger:
     def __init__(self, *, hold_ttl_seconds: float = 30.0, count_devices: bool = False, seed: int = 0) -> None:
         self._hold_ttl_seconds = hold_ttl_seconds
         self._count_devices = count_devices
-        self.board = Board(seed)
+        self._settled_board = Board(seed)
         self._promises: dict[NodeName, dict[PodUid, Promise]] = {}
         self._nodes_of_pod: dict[PodUid, set[NodeName]] = {}
-        self._holds: dict[PodUid, Hold] = {}
+        self._settled_holds: dict[PodUid, Hold] = {}
+        self._late_hold: tuple[Decision, float] | None = None
+
+    @property
+    def board(self) -> Board:
+        self.settle()
+        return self._settled_board
+
+    @property
+    def _holds(self) -> dict[PodUid, Hold]:
+        self.settle()
+        return self._settled_holds
 
     # ------------------------------------------------------------------ the cluster
 
@@ -79,8 +90,12 @@ class Ledger:
     def fits_somewhere(self, demand: Demand) -> bool:
         return bool(self.decide(demand, np.arange(self.board.width, dtype=np.int64)).fits.any())
 
-    def scores(self, decision: Decision) -> Ints:
-        return fit.scores(self.board, decision)
+    def scores(self, demand: Demand, columns: Ints) -> Ints:
+        """For a pod that holds, by what was seen when its nodes were chosen a moment ago: a wish, not a promise."""
+        hold = self._holds.get(demand.uid)
+        now = demand.ask.resource, self.board.layout
+        seen = hold.sweep if hold is not None and (hold.resource, hold.layout) == now else None
+        return fit.scores(self.board, demand, seen or self.decide(demand, columns).sweep, columns)
 
     def fits_after(self, demand: Demand, node: NodeName, evicted: Set[PodUid]) -> bool:
         """Would the demand fit on the node once these pods are gone? Changes nothing."""
@@ -105,22 +120,32 @@ class Ledger:
     def hold(self, decision: Decision, now: float) -> None:
         """Until the pod's fate is known, its need stands on every node that it was told is feasible.
 
-        Whole GPUs need no hold: the scheduler and the device plugin count them.
+        Whole GPUs need no hold: the scheduler and the device plugin count them. The arrays follow when somebody looks
+        next: an answer need not wait for them.
         """
-        demand = decision.demand
-        self.release_hold(demand.uid)
-        table, sweep = self.board.tables.get(demand.ask.resource), decision.sweep
+        self.release_hold(decision.demand.uid)
+        self._late_hold = decision, now
+
+    def settle(self) -> None:
+        """Brings the arrays up to date; whoever looks at them does so first."""
+        if self._late_hold is not None:
+            (decision, now), self._late_hold = self._late_hold, None
+            self._enter_hold(decision, now)
+
+    def _enter_hold(self, decision: Decision, now: float) -> None:
+        demand, sweep = decision.demand, decision.sweep
+        table = self.board.tables.get(demand.ask.resource)
         if table is None or sweep is None or not demand.needs_mib:
             return
-        columns = decision.columns[decision.fits]
+        # Ascending, as the arrays lie in memory.
+        columns = np.sort(decision.columns[decision.fits])
         if demand.ask.resource != SHARED_GPU:
             columns = columns[table.sliced[columns]]
         if not len(columns):
             return
-        needs = decision.needs_mib[columns]
         hold = Hold(
-            demand.uid, demand.pod, demand.ask.resource, columns, sweep.gpus[:, columns], needs,
-            now + self._hold_ttl_seconds,
+            demand.uid, demand.pod, demand.ask.resource, columns, sweep.gpus(columns), sweep.needs_mib[columns],
+            now + self._hold_ttl_seconds, sweep, self.board.layout,
         )  # fmt: skip
         self._holds[demand.uid] = hold
         self._apply(hold, 1)
@@ -176,8 +201,7 @@ class Ledger:
         decision = self.decide(demand, self.board.columns([node]))
         if not decision.fits[0] or decision.sweep is None:
             return Reason(int(decision.reasons[0]))
-        column = int(decision.columns[0])
-        gpus = tuple(sorted(int(gpu) for gpu in decision.sweep.gpus[:, column]))
+        gpus = tuple(sorted(int(gpu) for gpu in decision.sweep.gpus(decision.columns)[:, 0]))
         indices = gpus if demand.ask.resource == SHARED_GPU else ()
         pool = self.board.nodes[node].pool(demand.ask.resource)
         need_mib = demand.needs_mib.get(pool.product) if pool else None

@@ -8,7 +8,7 @@ from enum import StrEnum
 
 from vramcast.core.names import NodeName, PodUid, Product, Resource
 from vramcast.core.pod import Ask
-from vramcast.core.table import Ints
+from vramcast.core.table import Ints, Mibs, Sweep
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,5 +53,7 @@ class Hold:
     resource: Resource
     columns: Ints
     gpus: Ints
-    needs_mib: Ints
+    needs_mib: Mibs
     expires_at: float
+    sweep: Sweep  # what its nodes were chosen by
+    layout: int  # of the board then: which node has which column

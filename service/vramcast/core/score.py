@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import numpy as np
 
-from vramcast.core.table import Ints
+from vramcast.core.table import Ints, Mibs
 
 MAX_SCORE = 10
 _FILL_WEIGHT = 0.8
 
 
-def score(size_mib: Ints, room_mib: Ints, needs_mib: Ints, tenants: Ints) -> Ints:
-    """All arguments: (nodes,), of the GPU that the pod would take."""
-    fill = 1 - (room_mib - needs_mib) / np.maximum(size_mib, 1)
+def score(size_mib: Mibs, spare_mib: Ints, tenants: Mibs) -> Ints:
+    """All arguments: (nodes,), of the GPU that the pod would take; `spare_mib` is what it would leave there."""
+    fill = 1 - spare_mib / np.maximum(size_mib, 1)
     calm = 1 / (1 + tenants)
     wish = _FILL_WEIGHT * fill + (1 - _FILL_WEIGHT) * calm
     return np.asarray(np.clip(np.rint(wish * MAX_SCORE), 0, MAX_SCORE), dtype=np.int64)
