@@ -72,7 +72,7 @@ bench: .venv/dev.stamp controlplane ## every benchmark; results go to docs/bench
 lock: .venv/dev.stamp ## pin every dependency with hashes (no index address is written)
 	@$(PIP) install uv
 	@for target in "build requirements/build.in" "serve pyproject.toml" "dev pyproject.toml --extra dev" \
-	    "train pyproject.toml --extra train --extra dev"; do \
+	    "train pyproject.toml --extra train --extra catalog --extra dev"; do \
 	  set -- $$target; name=$$1; shift; \
 	  $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --upgrade \
 	    --custom-compile-command "make lock" "$$@" --output-file requirements/$$name.txt || exit 1; \
