@@ -450,6 +450,8 @@ class LedgerMachine(RuleBasedStateMachine):
             held = self.count_held(column, len(expected), resource)
             assert [table.room(gpu, column) + held[gpu] for gpu in range(len(expected))] == expected
             assert list(table.held[: len(expected), column]) == held
+            assert table.held_mib == int(table.held.sum())
+            assert table.strangers_mib == int(table.strangers.sum())
             kinds = {promise.resource for promise in self.ledger.promises_on(NodeName(name))}
             assert bool(table.mixed[column]) == bool(kinds - {resource})
 

@@ -189,7 +189,7 @@ def _recount_shared(
             tenants[index] += 1
     for index, size_mib in enumerate(pool.memory_mib):
         foreign = strangers[index] if index < len(strangers) else 0
-        table.strangers[index, column] = foreign
+        table.set_strangers(index, column, foreign)
         table.tenants[index, column] = tenants[index]
         table.set_room(index, column, size_mib - promised[index] - foreign - int(table.held[index, column]))
 
@@ -214,7 +214,7 @@ def _recount_kubelet(
         )
         # Worst case: the largest tenants all on the GPU that the next pod gets, with one replica left for it.
         taken = sum(needs[: pool.replicas - 1])
-    table.strangers[0, column] = foreign
+    table.set_strangers(0, column, foreign)
     table.tenants[0, column] = min(len(mine), pool.replicas - 1)
     table.free_devices[column] = pool.count * pool.replicas - sum(promise.count for promise in mine)
     table.set_room(0, column, size_mib - taken - foreign - int(table.held[0, column]))

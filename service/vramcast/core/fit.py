@@ -31,8 +31,8 @@ class Decision:
 
     def counts(self) -> dict[Reason, int]:
         """How many nodes got which reason, in the order of the checks; those that fit are not among them."""
-        counted = np.bincount(self.reasons, minlength=len(Reason)).tolist()
-        return {reason: counted[reason] for reason in Reason if reason and counted[reason]}
+        counted = enumerate(np.bincount(self.reasons).tolist())
+        return {Reason(code): nodes for code, nodes in counted if nodes and code != Reason.FITS}
 
 
 def decide(board: Board, demand: Demand, columns: Ints, *, count_devices: bool) -> Decision:
@@ -64,9 +64,9 @@ def _explain(table: PoolTable, needs: Mibs, demand: Demand, counts: bool) -> Rea
     """
     count, nodes = demand.ask.count, len(needs)
     reasons = np.full(nodes, Reason.NO_ROOM, dtype=np.uint8)
-    if table.strangers.any():
+    if table.strangers_mib:
         reasons[table.fits_with(table.held + table.strangers, needs, count)] = Reason.STRANGERS
-    if table.held.any():
+    if table.held_mib:
         reasons[table.fits_with(table.held, needs, count)] = Reason.HELD
     reasons[table.mixed[:nodes]] = Reason.MIXED
     reasons[~table.fits_empty(needs, count)] = Reason.TOO_SMALL

@@ -138,7 +138,7 @@ class Ledger:
         if table is None or sweep is None or not demand.needs_mib:
             return
         # Ascending, as the arrays lie in memory.
-        columns = np.sort(decision.columns[decision.fits])
+        columns = np.unique(decision.columns[decision.fits])
         if demand.ask.resource != SHARED_GPU:
             columns = columns[table.sliced[columns]]
         if not len(columns):

@@ -70,6 +70,9 @@ class PoolTable:
         self.free_devices = np.zeros(_FIRST_CAPACITY, dtype=np.int64)  # (nodes,)
         self.largest: Mibs = np.full(_FIRST_CAPACITY, _ABSENT_MIB, dtype=np.int32)  # (nodes,) of `size`
         self.product_ids = np.zeros(_FIRST_CAPACITY, dtype=np.int32)  # (nodes,)
+        # The sums of these two: mostly there is nothing, and then nothing need be looked through.
+        self.held_mib = 0
+        self.strangers_mib = 0
 
     @property
     def width(self) -> int:
@@ -82,13 +85,16 @@ class PoolTable:
             return
         width, nodes = max(width, old_width), old_nodes if nodes < old_nodes else max(nodes + 1, 2 * old_nodes)
         fills = {"_packed": _ABSENT_MIB << _INDEX_BITS, "size": _ABSENT_MIB, "largest": _ABSENT_MIB}
-        for name, old in vars(self).items():
+        arrays = [(name, value) for name, value in vars(self).items() if isinstance(value, np.ndarray)]
+        for name, old in arrays:
             shape = (width, nodes) if old.ndim == 2 else (nodes,)
             grown = np.full(shape, fills.get(name, 0), dtype=old.dtype)
             grown[tuple(slice(length) for length in old.shape)] = old
             setattr(self, name, grown)
 
     def clear(self, column: int) -> None:
+        self.held_mib -= int(self.held[:, column].sum())
+        self.strangers_mib -= int(self.strangers[:, column].sum())
         self._packed[:, column] = _ABSENT_MIB << _INDEX_BITS
         self.size[:, column] = _ABSENT_MIB
         self.largest[column] = _ABSENT_MIB
@@ -115,6 +121,11 @@ class PoolTable:
         flat = gpus * self._packed.shape[1] + columns
         self._packed.reshape(-1)[flat] -= needs_mib << _INDEX_BITS
         self.held.reshape(-1)[flat] += needs_mib
+        self.held_mib += int(needs_mib.sum(dtype=np.int64))
+
+    def set_strangers(self, gpu: int, column: int, used_mib: int) -> None:
+        self.strangers_mib += used_mib - int(self.strangers[gpu, column])
+        self.strangers[gpu, column] = used_mib
 
     def sweep(self, needs_mib: Mibs, count: int) -> Sweep:
         """The best fit on every node at once: the `count` fullest GPUs that hold the need. needs_mib: (nodes,)"""
