@@ -10,6 +10,7 @@ import yaml
 
 from tests.api.client import Client
 from tests.fakes import new_fake_service, pod_manifest, shared_pod, sharing_node, whole_node
+from vramcast.core.changes import NodeSeen
 
 GPU = {"nvidia.com/gpu": "1"}
 
@@ -53,6 +54,15 @@ def test_hundreds_of_nodes_each_get_their_score(pattern: str) -> None:
     assert set(scores) == set(names)
     assert {scores[name] for name in names[::3]} == {0}
     assert all(scores[name] > 0 for number, name in enumerate(names) if number % 3)
+
+
+def test_after_its_filter_a_pod_sees_the_same_scores_as_without(client: Client) -> None:
+    """What it holds does not stand in its own way, and what changed meanwhile is seen."""
+    alone = priorities(client, shared_pod("p", "35Gi"), ["a", "b", "w"])
+    client.feasible(shared_pod("p", "35Gi"), ["a", "b"])
+    assert priorities(client, shared_pod("p", "35Gi"), ["w", "b", "a"]) == alone
+    client.service.apply([NodeSeen(sharing_node("b", 1, 36_864))])
+    assert priorities(client, shared_pod("p", "35Gi"), ["b"])["b"] > alone["b"]
 
 
 def test_undescribed_pods_have_no_preference(client: Client) -> None:

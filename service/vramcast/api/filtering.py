@@ -8,7 +8,6 @@ import numpy as np
 
 from vramcast.api import wire
 from vramcast.api.service import Answer, Service
-from vramcast.cluster.objects import to_record
 from vramcast.core.errors import InvalidTask, NotLeading, NotSynced
 from vramcast.core.fit import Decision
 from vramcast.core.pod import PodRecord
@@ -19,7 +18,7 @@ from vramcast.settings import UndescribedPolicy
 
 async def filter_nodes(service: Service, body: bytes) -> Answer:
     args = wire.decode_args(body)
-    pod = to_record(args.pod)
+    pod = service.read(args.pod)
     if pod.task is None and pod.invalid is None and pod.ask is None:
         service.remember(pod)
         return Answer(wire.everything_passes(args), pod.key, decision="passes: asks for no GPU")

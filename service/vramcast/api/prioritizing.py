@@ -6,7 +6,6 @@ import numpy as np
 
 from vramcast.api import wire
 from vramcast.api.service import Answer, Service
-from vramcast.cluster.objects import to_record
 from vramcast.core.errors import InvalidTask
 from vramcast.core.pod import PodRecord
 from vramcast.core.promise import Demand
@@ -15,7 +14,7 @@ from vramcast.core.promise import Demand
 async def prioritize_nodes(service: Service, body: bytes) -> Answer:
     args = wire.decode_args(body)
     # What filter decided on; a scheduler that only asks for priorities sends the pod all the same.
-    pod = to_record(args.pod)
+    pod = service.read(args.pod)
     ledger = service.state.ledger
     asked = wire.ask_board(args, ledger.board)
     demand = _demand(service, pod)

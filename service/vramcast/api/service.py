@@ -15,6 +15,7 @@ import structlog
 
 from vramcast.api.leadership import Leadership, NoElection
 from vramcast.api.turned_away import TurnedAwayPods
+from vramcast.cluster.objects import NO_METADATA, Pod, to_record
 from vramcast.cluster.seam import Cluster, PodEvent
 from vramcast.core.changes import Change, PodGone, PodSeen, PodsListed
 from vramcast.core.errors import NotSynced
@@ -131,6 +132,12 @@ class Service:
 
     def forecast(self, pod: PodRecord, product: Product) -> Forecast | None:
         return self.forecaster.forecast(pod.task, product) if pod.task else None
+
+    def read(self, pod: Pod) -> PodRecord:
+        """The pod of a call; as the watch has read it already, where that saw the same version."""
+        metadata = pod.metadata or NO_METADATA
+        known = self.state.pods.get(PodUid(metadata.uid or ""))
+        return known if known is not None and known.resource_version == metadata.resource_version else to_record(pod)
 
     def remember(self, pod: PodRecord) -> None:
         """What filter decided on is what bind will promise, whatever the pod's annotations say by then."""

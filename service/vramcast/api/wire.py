@@ -21,6 +21,7 @@ from vramcast.core.errors import InvalidRequest
 from vramcast.core.fit import Reasons
 from vramcast.core.promise import Demand
 from vramcast.core.reasons import Reason, reason_text
+from vramcast.core.score import MAX_SCORE
 from vramcast.core.table import Bools, Ints
 
 T = TypeVar("T")
@@ -98,7 +99,7 @@ class Asked:
     def each(self, chosen: Bools, before: bytes = b"", after: bytes = b"") -> bytes | memoryview:
         """The chosen names in JSON, each between `before` and `after`, with commas."""
         if self.rows is not None:
-            return _each_row(self.rows if chosen.all() else self.rows[chosen], before, after + b",")
+            return _each_row(self.rows if chosen.all() else self.rows[chosen], before, _record(after + b","))
         if self.names is None:
             quoted = self.board.quoted_names(self.columns[chosen])
         else:
@@ -106,14 +107,17 @@ class Asked:
         return before + (after + b"," + before).join(quoted) + after if quoted else b""
 
 
-def _each_row(names: Records, before: bytes, after: bytes) -> memoryview:
-    """One record per name, filled field by field: copies of fixed size instead of a string each."""
-    fields = [(name, f"V{size}") for name, size in (("before", len(before)), ("name", names.itemsize)) if size]
-    rows = np.empty(len(names), dtype=[*fields, ("after", f"V{len(after)}")])
+def _each_row(names: Records, before: bytes, after: Records) -> memoryview:
+    """One record per name, filled field by field: copies of fixed size instead of a string each.
+
+    `after`: one for all or one for each, and its last byte is the comma.
+    """
+    fields = [("before", len(before)), ("name", names.itemsize), ("after", after.itemsize)]
+    rows = np.empty(len(names), dtype=[(field, f"V{size}") for field, size in fields if size])
     if before:
         rows["before"] = np.void(before)
     rows["name"] = names
-    rows["after"] = np.void(after)
+    rows["after"] = after
     return rows.view(np.uint8).data[:-1]
 
 
@@ -141,6 +145,14 @@ def ask_board(args: ExtenderArgs, board: Board) -> Asked:
     items = (_decode(_NODES, args.nodes).items or []) if args.nodes != _NULL else []
     names = [_decode(_NAMED, item).metadata.name or "" for item in items]
     return Asked(board, board.columns(names), names, items=items)
+
+
+def _record(text: bytes) -> Records:
+    return np.frombuffer(text, dtype=f"V{len(text)}")
+
+
+# What follows a name, by its score: all equally long, which JSON allows.
+_SCORES = np.frombuffer(b"".join(b',"Score":%2d},' % points for points in range(MAX_SCORE + 1)), dtype="V13")
 
 
 def _rows(raw: memoryview, names: int, name_bytes: int | None) -> Records | None:
@@ -208,7 +220,9 @@ def reason_texts(demand: Demand, reasons: Iterable[Reason]) -> dict[Reason, str]
 
 
 def priorities(asked: Asked, scores: Ints) -> bytes:
-    """Grouped by score: the scheduler does not mind the order."""
+    """Where the names are records, in one go; else grouped by score: the scheduler does not mind the order."""
+    if asked.rows is not None:
+        return b"".join([b"[", _each_row(asked.rows, b'{"Host":', _SCORES[scores]), b"]"])
     occurring = np.flatnonzero(np.bincount(scores)).tolist()
     groups = (asked.each(scores == points, b'{"Host":', b',"Score":%d}' % points) for points in occurring)
     return b"".join([b"[", *_with_commas(groups), b"]"])
