@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import signal
-import time
 from pathlib import Path
 
 import pytest
@@ -46,12 +45,10 @@ def test_serving_a_static_cluster_never_loads_the_heavy_libraries(tmp_path: Path
     ("arguments", "words"),
     [(("--help",), "serve"), (("serve", "--help"), "--cluster"), (("version",), f"{__version__}\n")],
 )
-def test_commands_that_only_print_load_nothing_for_serving_and_are_quick(
+def test_commands_that_only_print_load_nothing_for_serving(
     installed: dict[str, str], arguments: tuple[str, ...], words: str
 ) -> None:
-    began = time.monotonic()
     done = run_to_the_end(*arguments, environ=installed)
-    assert time.monotonic() - began < 5
     assert done.returncode == 0, done
     assert words in done.stdout
     assert loaded(done.stderr) & (HEAVY | FOR_SERVING) == set()

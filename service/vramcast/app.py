@@ -23,6 +23,7 @@ import uvloop
 from vramcast import __version__
 from vramcast.api.http import HttpApp
 from vramcast.api.leadership import Electorate, LeaseFollower, lease_reader
+from vramcast.api.one_write import OneWriteProtocol
 from vramcast.api.service import ForecastAhead, Service, new_service
 from vramcast.api.takeover import take_over
 from vramcast.api.turned_away import TurnedAwayPods
@@ -229,7 +230,7 @@ def _stop_all(servers: Sequence[_Server]) -> None:
 def _server_config(settings: Settings, app: HttpApp, **tls: Any) -> uvicorn.Config:
     return uvicorn.Config(
         app,
-        http="httptools",
+        http=OneWriteProtocol,
         lifespan="off",
         log_config=None,
         access_log=False,

@@ -17,7 +17,7 @@ from tests.controlplane.objects import A100_40GB, shared_pod, sharing_node
 pytestmark = pytest.mark.e2e
 
 # The lease, a try for it, a second for vramcast to see it, and what a busy machine adds.
-TAKEOVER_SECONDS = float(QUICK_LEASE["leaseDuration"].removesuffix("s")) + 1 + 1 + 3
+TAKEOVER_SECONDS = float(QUICK_LEASE["leaseDuration"].removesuffix("s")) + 1 + 1 + 6
 
 
 @pytest.fixture

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import time
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -196,13 +194,11 @@ def test_all_mistakes_are_reported_at_once() -> None:
     assert all(str(e) in str(error) for e in error.errors)
 
 
-def test_thousands_of_mistakes_cost_little_and_are_counted_not_listed() -> None:
-    started = time.perf_counter()
+def test_thousands_of_mistakes_are_counted_not_listed() -> None:
     error = mistakes({f"batch-siz{n:05d}": "1" for n in range(8000)})
     assert len(error.errors) == 8000
     assert str(error).endswith(f"and {8000 - MAX_SHOWN} more")
     assert len(str(error)) < 4000
-    assert time.perf_counter() - started < 1  # it was two seconds of looking for the nearest key
 
 
 @pytest.mark.parametrize(

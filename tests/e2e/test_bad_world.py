@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -190,9 +189,7 @@ def test_nodes_whose_gpus_cannot_be_read_are_told_to_the_pod_and_usable_once_ann
         problem = service.get(f"/state?node={node}")["nodes"][0]["problem"]
         assert "annotate the node with vramcast.dev/gpu-memory" in problem
 
-    annotated_at = time.monotonic()
     for node in ("unlabelled", "unknown"):
         api.patch_node(node, {"metadata": {"annotations": {MEMORY_ANNOTATION: "24Gi"}}})
     assert bound_node(api, "shares") == "unknown"
     assert bound_node(api, "whole") == "unlabelled"
-    assert time.monotonic() - annotated_at < 10

@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -62,7 +61,6 @@ class Serve(Process):
         scheme: str = "http",
     ) -> None:
         self.port = free_port()
-        self.start_seconds = 0.0
         self.url = f"{scheme}://127.0.0.1:{self.port}"
         cluster = directory / "cluster.yaml"
         cluster.write_text(CLUSTER)
@@ -70,10 +68,8 @@ class Serve(Process):
         super().__init__("vramcast", arguments, directory / "vramcast.log", environ)
 
     def __enter__(self) -> Serve:
-        began = time.monotonic()
         self.start()
         eventually(self.serves, START_SECONDS, "the service to log that it knows its cluster")
-        self.start_seconds = time.monotonic() - began
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -137,8 +137,10 @@ class Ledger:
         table = self.board.tables.get(demand.ask.resource)
         if table is None or sweep is None or not demand.needs_mib:
             return
-        # Ascending, as the arrays lie in memory.
-        columns = np.unique(decision.columns[decision.fits])
+        # Each once, ascending, as the arrays lie in memory.
+        chosen = np.zeros(len(sweep.fits), dtype=np.bool_)
+        chosen[decision.columns[decision.fits]] = True
+        columns = np.flatnonzero(chosen)
         if demand.ask.resource != SHARED_GPU:
             columns = columns[table.sliced[columns]]
         if not len(columns):
@@ -276,9 +278,13 @@ class Ledger:
         return self.board.device_views(name, self.promises_on(name))
 
     def _put_promise(self, promise: Promise) -> None:
-        self._promises.setdefault(promise.node, {})[promise.uid] = promise
+        on_node = self._promises.setdefault(promise.node, {})
+        before = on_node.get(promise.uid)
+        on_node[promise.uid] = promise
         self._nodes_of_pod.setdefault(promise.uid, set()).add(promise.node)
-        self._recount(promise.node)
+        # Our own bind comes back through the watch, and then nothing is new but how sure it is.
+        if before is None or replace(before, state=promise.state, made_at=promise.made_at) != promise:
+            self._recount(promise.node)
 
     def _drop_promise(self, uid: PodUid, node: NodeName) -> None:
         del self._promises[node][uid]
