@@ -71,7 +71,7 @@ class BigCluster:
     def bind(self, write: BindingWrite) -> BindResult:
         return BindResult(Fate.REFUSED, f"{write.pod}: nothing is bound in this benchmark")
 
-    def read_pod(self, namespace: str, name: str) -> PodRecord | None:  # noqa: ARG002 - the seam
+    def read_pod(self, namespace: str, name: str) -> PodRecord | None:
         return None
 
     def nudge(self, namespace: str, name: str, uid: PodUid) -> None: ...

@@ -112,6 +112,7 @@ def new_fake_service(
     *,
     cluster: FakeCluster | None = None,
     clock: Callable[[], float] | None = None,
+    wall: Callable[[], float] | None = None,
     synced: bool = True,
     settings: Settings | None = None,
 ) -> Service:
@@ -127,7 +128,11 @@ def new_fake_service(
         await asyncio.sleep(0)
         return call(*arguments)
 
-    service = new_service(settings, state, forecaster, cluster, metrics, turned_away, offload, clock or FakeClock())
+    clock = clock or FakeClock()
+    service = new_service(
+        settings, state, forecaster, cluster, metrics, turned_away, offload, clock, wall=wall or clock
+    )
+    asyncio.run(service.memory.load())
     changes: list[Change] = [NodeSeen(node) for node in nodes]
     if synced:
         changes += listed([node.node.name for node in changes if isinstance(node, NodeSeen)])

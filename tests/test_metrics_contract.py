@@ -17,9 +17,11 @@ from tests.fakes import FakeCluster, new_fake_service, pod_manifest, shared_pod,
 from vramcast.cluster.seam import BindingWrite, BindResult, Fate
 from vramcast.core.forecast import Source
 from vramcast.core.gpu import read_node
-from vramcast.core.names import NodeName
+from vramcast.core.names import NodeName, PodUid, Product
+from vramcast.core.outcome import Ending, Outcome
 from vramcast.core.promise import State
 from vramcast.core.reasons import Reason
+from vramcast.core.vocabulary import Architecture, Level
 from vramcast.settings import load_settings
 
 README = Path(__file__).parents[1] / "README.md"
@@ -52,7 +54,32 @@ CONTRACT = {
     ("vramcast_watch_lists_total", "counter", ()),
     ("vramcast_watch_reconnects_total", "counter", ()),
     ("vramcast_dropped_events_total", "counter", ()),
+    ("vramcast_shadow_placements_total", "counter", ("verdict",)),
+    ("vramcast_strangers_bytes", "gauge", ()),
+    ("vramcast_outcomes_total", "counter", ("family", "level", "product", "ending")),
+    ("vramcast_promises_kept_total", "counter", ("family", "level", "product")),
+    ("vramcast_ooms_total", "counter", ("family", "level", "product")),
+    ("vramcast_forecast_error_ratio", "histogram", ("family", "level", "product")),
+    ("vramcast_over_reservation_ratio", "histogram", ("family", "level", "product")),
+    ("vramcast_utilization_error_ratio", "histogram", ("family", "level", "product")),
+    ("vramcast_forecast_bias_ratio", "gauge", ("family", "level", "product")),
+    ("vramcast_coverage_ratio", "gauge", ("family", "level", "product")),
+    ("vramcast_coverage_promised_ratio", "gauge", ("family", "level", "product")),
+    ("vramcast_coverage_outcomes", "gauge", ("family", "level", "product")),
+    ("vramcast_unmeasured_runs_total", "counter", ("why",)),
+    ("vramcast_runs", "gauge", ("phase",)),
+    ("vramcast_telemetry_age_seconds", "gauge", ()),
+    ("vramcast_telemetry_looks_total", "counter", ("result",)),
+    ("vramcast_telemetry_faults_total", "counter", ("fault",)),
     ("vramcast_build_info", "gauge", ("version",)),
+}
+# Behind the setting detail_metrics.
+DETAIL = {
+    ("vramcast_pod_predicted_bytes", "gauge", ("task_namespace", "task_pod", "quantile")),
+    ("vramcast_pod_observed_bytes", "gauge", ("task_namespace", "task_pod")),
+    ("vramcast_gpu_room_bytes", "gauge", ("gpu_node", "gpu")),
+    ("vramcast_gpu_promised_bytes", "gauge", ("gpu_node", "gpu")),
+    ("vramcast_gpu_strangers_bytes", "gauge", ("gpu_node", "gpu")),
 }
 
 # The series of a label whose values came from outside would have no end.
@@ -67,6 +94,16 @@ CLOSED = {
     "outcome": {"settled", "in_vain"},
     "state": {"binding", "unsure", "bound"},
     "kind": {"sharing", "device_plugin", "unreadable", "none"},
+    "verdict": {reason.label for reason in Reason},
+    "family": {*Architecture, "unknown", "other"},
+    "level": {*Level, "other"},
+    "ending": {"succeeded", "failed", "oom", "stopped"},
+    "why": {"too_short", "no_telemetry", "partly_seen", "unclear", "unknown_end"},
+    "phase": {"running", "ended"},
+    "result": {"ok", "failed"},
+    "fault": {
+        "not_a_number", "negative", "unit", "no_node", "unknown_node", "no_gpu", "duplicate", "stale", "ahead",
+    },
 }  # fmt: skip
 # As many values as the cluster has GPU products, and one.
 OPEN = {"product", "version"}
@@ -122,6 +159,19 @@ async def live_through_everything(client: Client, cluster: FakeCluster) -> None:
     await client.send("POST", "/no/such/address", b"{}")
     await client.send("BREW", "/filter")
     await client.send("GET", "/state")
+    measuring = client.service.measuring
+    for ending in Ending:
+        measuring.accuracy.record(outcome(ending))
+    measuring.state.configured = True
+    # Counted in mode observe alone.
+    client.service.metrics.shadow_placements.labels(Reason.FITS.label).inc()
+
+
+def outcome(ending: Ending, family: str = "cnn", product: str = "NVIDIA-L40S") -> Outcome:
+    return Outcome(
+        PodUid(f"{ending}-{family}-{product}"), "ns/p", "", "f", family, Level.SUMMARY, Product(product), "m", 0.05,
+        10 << 30, 12 << 30, 11 << 30, ending, 0.0, 0.5, 0.4,
+    )  # fmt: skip
 
 
 async def bind_with_every_fate(client: Client, cluster: FakeCluster) -> None:
@@ -179,7 +229,7 @@ def test_units_are_base_units_and_stand_at_the_end_of_the_name(client: Client) -
 
 
 def test_the_latency_buckets_reach_from_below_a_millisecond_to_the_schedulers_timeout(client: Client) -> None:
-    (histogram,) = [family for family in scraped(client) if family.type == "histogram"]
+    (histogram,) = [family for family in scraped(client) if family.name == "vramcast_request_seconds"]
     bounds = {float(sample.labels["le"]) for sample in histogram.samples if "le" in sample.labels}
     assert min(bounds) < 0.001
     assert {0.001, 0.01, 0.1, 1.0, 5.0, float("inf")} <= bounds
@@ -197,7 +247,9 @@ def test_label_values_come_from_a_closed_set(client: Client, label: str) -> None
     assert values(client, label) <= CLOSED[label]
 
 
-@pytest.mark.parametrize("label", ["verb", "cause", "fate", "state", "kind"])
+@pytest.mark.parametrize(
+    "label", ["verb", "cause", "fate", "state", "kind", "ending", "why", "phase", "result", "fault"]
+)
 def test_the_closed_sets_hold_nothing_that_never_happens(client: Client, label: str) -> None:
     assert values(client, label) == CLOSED[label]
 
@@ -215,6 +267,22 @@ def test_reasons_keep_their_words() -> None:
     }  # fmt: skip
 
 
+def test_products_and_families_from_anywhere_stay_a_bounded_number_of_series() -> None:
+    service = new_fake_service()
+    for number in range(300):
+        service.measuring.accuracy.record(outcome(Ending.SUCCEEDED, f"family-{number}", f"product-{number}"))
+    client = Client(service)
+    assert values(client, "family") == {"unknown", "other"}
+    assert len(values(client, "product")) <= 81
+    assert sum(s.value for f in scraped(client) if f.name == "vramcast_outcomes" for s in f.samples) == 300
+
+
+def test_details_of_pods_and_gpus_come_with_their_setting_alone() -> None:
+    settings = load_settings({"detail_metrics": True}, {})
+    shown = {(scraped_name(family), family.type) for family in scraped(Client(new_fake_service(settings=settings)))}
+    assert shown == {(name, kind) for name, kind, _ in CONTRACT | DETAIL}
+
+
 def test_addresses_that_do_not_exist_make_no_series(client: Client) -> None:
     before = client.request("GET", "/metrics").body.count(b"\n")
     for number in range(50):
@@ -229,5 +297,5 @@ def test_the_readme_lists_every_metric_with_its_labels() -> None:
     section = re.split(r"^## ", README.read_text().split("\n## Metrics\n")[1], maxsplit=1, flags=re.MULTILINE)[0]
     rows = re.findall(r"^\| `(\w+)` \| *(.*?) *\| .+ \|$", section, re.MULTILINE)
     documented = {(name, frozenset(re.findall(r"\w+", labels))) for name, labels in rows}
-    assert documented == {(name, frozenset(labels)) for name, _, labels in CONTRACT}
-    assert len(rows) == len(CONTRACT)
+    assert documented == {(name, frozenset(labels)) for name, _, labels in CONTRACT | DETAIL}
+    assert len(rows) == len(CONTRACT | DETAIL)

@@ -25,6 +25,9 @@ DEFAULTS = {
     "default_oom_risk": 0.05,
     "artifact": "builtin",
     "physics_if_unusable": False,
+    "calibration": "learn",
+    "calibration_config_map": None,
+    "calibration_save_seconds": 5.0,
     "hold_ttl_seconds": 30.0,
     "settle_wait_seconds": 0.1,
     "unsure_ttl_seconds": 65.0,
@@ -37,6 +40,27 @@ DEFAULTS = {
     "tls_cert_file": None,
     "tls_key_file": None,
     "tls_client_ca_file": None,
+    "mode": "decide",
+    "prometheus_url": None,
+    "prometheus_token_file": None,
+    "prometheus_ca_file": None,
+    "prometheus_selector": "",
+    "dcgm_urls": None,
+    "telemetry_interval_seconds": 15.0,
+    "telemetry_timeout_seconds": 10.0,
+    "telemetry_stale_seconds": 120.0,
+    "telemetry_lag_seconds": 30.0,
+    "telemetry_history_hours": 24.0,
+    "telemetry_memory_metric": "DCGM_FI_DEV_FB_USED",
+    "telemetry_memory_unit": "MiB",
+    "telemetry_utilization_metric": "DCGM_FI_DEV_GPU_UTIL",
+    "telemetry_node_labels": "Hostname,hostname,node,exported_node,kubernetes_node",
+    "telemetry_pod_labels": "exported_pod,pod",
+    "telemetry_namespace_labels": "exported_namespace,namespace",
+    "telemetry_pod_values": "auto",
+    "min_run_seconds": 60.0,
+    "oom_exit_codes": "",
+    "detail_metrics": False,
     "log_format": "auto",
     "log_level": "info",
     "shutdown_grace_seconds": 10.0,
@@ -211,6 +235,26 @@ def test_a_file_that_holds_no_settings_is_named(config: Path, content: bytes, wo
 
 def test_a_file_that_is_not_there_is_named() -> None:
     assert mistakes({}, {"VRAMCAST_CONFIG": "/nowhere.yaml"})[0].startswith("/nowhere.yaml: cannot be read")
+
+
+# --- telemetry
+
+
+def test_telemetry_has_one_source() -> None:
+    told = mistakes({"prometheus_url": "http://p:9090", "dcgm_urls": "http://d:9400"})
+    assert told == ["prometheus_url and dcgm_urls are two ways to the same samples: give one"]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("prometheus_url", "prometheus:9090"), ("dcgm_urls", "http://a:9400, http://b:9400"), ("oom_exit_codes", "1;2"),
+        ("telemetry_memory_metric", "rate(x[5m])"), ("prometheus_selector", 'cluster="a"}'),
+        ("telemetry_node_labels", ""),
+    ],
+)  # fmt: skip
+def test_what_would_be_asked_wrongly_is_refused_at_the_start(name: str, value: str) -> None:
+    assert mistakes({name: value})[0].startswith(f"--{name.replace('_', '-')}: {value!r}: ")
 
 
 # --- TLS

@@ -23,12 +23,16 @@ import uvloop
 from vramcast import __version__
 from vramcast.api.http import HttpApp
 from vramcast.api.leadership import Electorate, LeaseFollower, lease_reader
+from vramcast.api.learning import Learner
+from vramcast.api.looking import keep_looking
+from vramcast.api.memory import Shelf
 from vramcast.api.one_write import OneWriteProtocol
 from vramcast.api.service import ForecastAhead, Service, new_service
 from vramcast.api.takeover import take_over
 from vramcast.api.turned_away import TurnedAwayPods
 from vramcast.api.upkeep import keep_house
 from vramcast.cluster.seam import Cluster
+from vramcast.cluster.sources import choose_telemetry
 from vramcast.core.changes import Change
 from vramcast.core.errors import InvalidInput, InvalidTask
 from vramcast.core.forecast import Forecaster
@@ -36,6 +40,7 @@ from vramcast.core.ledger import Ledger
 from vramcast.core.names import Product
 from vramcast.core.state import ClusterState
 from vramcast.core.task import Task
+from vramcast.forecast.adapted import AdaptedForecaster
 from vramcast.forecast.model import choose_forecaster
 from vramcast.observe.metrics import ClusterView, Metrics
 from vramcast.settings import InvalidSettings, Settings
@@ -63,10 +68,12 @@ def build_service(
         count_devices=settings.cluster is not None,
         seed=secrets.randbits(63),
     )
-    forecaster = choose_forecaster(
+    chosen = choose_forecaster(
         settings.artifact, settings.default_oom_risk, physics_if_unusable=settings.physics_if_unusable
     )
-    state = ClusterState(ledger, forecaster)
+    learner = Learner(chosen.version, settings.calibration)
+    forecaster = AdaptedForecaster(chosen, learner.applied)
+    state = ClusterState(ledger, forecaster, learner.floor_mib)
     turned_away = TurnedAwayPods()
 
     async def offload(call: Callable[..., Any], *arguments: Any) -> Any:
@@ -74,8 +81,11 @@ def build_service(
 
     metrics = Metrics(ledger, lambda: len(turned_away), lambda: _view(service, cluster, state))
     service = new_service(
-        settings, state, forecaster, cluster, metrics, turned_away, offload, clock, _forecasting_thread(forecaster)
-    )
+        settings, state, forecaster, cluster, metrics, turned_away, offload, clock, _forecasting_thread(forecaster),
+        learner,
+    )  # fmt: skip
+    if settings.calibration_config_map is not None:
+        _keep_learned(service, settings.calibration_config_map)
     if settings.leader_lease is not None:
         service.leadership = _follower(service, settings.leader_lease)
     return service
@@ -98,13 +108,28 @@ def _forecasting_thread(forecaster: Forecaster) -> ForecastAhead:
     return forecast_ahead
 
 
+def _keep_learned(service: Service, place: str) -> None:
+    if not isinstance(service.cluster, Shelf):
+        raise InvalidInput("setting calibration_config_map needs a Kubernetes cluster: a static one has no ConfigMap")
+    memory = service.memory
+    memory.shelf, memory.place = service.cluster, place
+    memory.save_seconds = service.settings.calibration_save_seconds
+    memory.leading = lambda: service.leadership.leading
+
+
 def _follower(service: Service, lease: str) -> LeaseFollower:
     electorate = service.cluster
     if not isinstance(electorate, Electorate):
         raise InvalidInput("setting leader_lease needs a Kubernetes cluster: a static one has no Lease")
     look = lease_reader(electorate, lease, service.offload)
     identity = service.settings.leader_identity or socket.gethostname()
-    return LeaseFollower(look, identity, lambda: take_over(service, electorate))
+
+    async def take_office() -> None:
+        await take_over(service, electorate)
+        # What the one before had learned by its end is newer than what was read here at the start.
+        await service.memory.load()
+
+    return LeaseFollower(look, identity, take_office)
 
 
 def _view(service: Service, cluster: Cluster, state: ClusterState) -> ClusterView:
@@ -161,8 +186,11 @@ async def _serve(
         scheme = "https" if settings.tls_cert_file else "http"
         url = f"{scheme}://{_address(settings.host, settings.port)}"
         log.info("serving", url=url, version=__version__)
+        await service.memory.load()
         tasks = [
             asyncio.create_task(keep_house(service)),
+            asyncio.create_task(keep_looking(service, choose_telemetry(settings))),
+            asyncio.create_task(service.memory.keep()),
             asyncio.create_task(_when_synced(service, url, ready)),
         ]
         if isinstance(service.leadership, LeaseFollower):
@@ -174,6 +202,7 @@ async def _serve(
             log.info("stopping")
             for task in tasks:
                 task.cancel()
+            await service.memory.save()
             cluster.stop()
 
 

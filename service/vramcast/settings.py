@@ -12,7 +12,10 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, FilePath, ValidationError, ValidationInfo, field_validator
 
 from vramcast.core.errors import InvalidInput
+from vramcast.core.telemetry import LabelNames, PodValues, Unit
 
+_NAMES = LabelNames()
+_LIST = r"^[^,\s]+(,[^,\s]+)*$"
 ENV_PREFIX = "VRAMCAST_"
 CONFIG_VARIABLE = "VRAMCAST_CONFIG"
 
@@ -24,6 +27,17 @@ class InvalidSettings(InvalidInput):
 class UndescribedPolicy(StrEnum):
     PASS = "pass"  # noqa: S105 - no password
     REJECT = "reject"
+
+
+class Mode(StrEnum):
+    DECIDE = "decide"
+    OBSERVE = "observe"
+
+
+class CalibrationMode(StrEnum):
+    LEARN = "learn"
+    FROZEN = "frozen"
+    OFF = "off"
 
 
 class LogFormat(StrEnum):
@@ -69,6 +83,18 @@ class Settings(BaseModel):
     physics_if_unusable: bool = Field(
         False, description="true: an artifact that cannot be used is passed over, and physics forecasts alone"
     )
+    calibration: CalibrationMode = Field(
+        CalibrationMode.LEARN,
+        description="bounds by this cluster's runs: learn, frozen (apply, learn no more) or off (the artifact's alone)",
+    )
+    calibration_config_map: str | None = Field(
+        None,
+        pattern="^[^/]+/[^/]+$",
+        description="namespace/name of the ConfigMap that keeps what was learned; none: a restart forgets it",
+    )
+    calibration_save_seconds: float = Field(
+        5.0, ge=0.1, le=3600, description="how often what was learned is written there at most"
+    )
     hold_ttl_seconds: float = Field(30.0, gt=0, le=3600, description="how long a filtered pod holds room at most")
     settle_wait_seconds: float = Field(
         0.1, ge=0, le=1.0, description="how long filter waits for holds to settle; far below the httpTimeout"
@@ -91,9 +117,82 @@ class Settings(BaseModel):
     tls_cert_file: FilePath | None = Field(None, description="serve over TLS with this certificate")
     tls_key_file: FilePath | None = Field(None, description="its key")
     tls_client_ca_file: FilePath | None = Field(None, description="and only for clients with a certificate of this CA")
+    mode: Mode = Field(
+        Mode.DECIDE, description="decide, or observe: forecast and measure everything, keep no pod from any node"
+    )
+    prometheus_url: str | None = Field(
+        None,
+        pattern="^https?://[^/]+",
+        description="a Prometheus that scrapes the GPUs' exporters: telemetry, live and past",
+    )
+    prometheus_token_file: FilePath | None = Field(None, description="a bearer token for it, read again every time")
+    prometheus_ca_file: FilePath | None = Field(
+        None, description="the CA that signed its certificate; none: the system's"
+    )
+    prometheus_selector: str = Field(
+        "", pattern="^[^{}]*$", description='more matchers for its series, such as cluster="a"'
+    )
+    dcgm_urls: str | None = Field(
+        None,
+        pattern=r"^https?://[^/,\s]+[^,\s]*(,https?://[^/,\s]+[^,\s]*)*$",
+        description="dcgm-exporters to scrape where no Prometheus does, by commas; a name stands for all its addresses",
+    )
+    telemetry_interval_seconds: float = Field(15.0, ge=0.1, le=600, description="how often to look at telemetry")
+    telemetry_timeout_seconds: float = Field(10.0, gt=0, le=300, description="for one look")
+    telemetry_stale_seconds: float = Field(
+        120.0, ge=1, le=3600, description="older samples say nothing about now: promises alone decide"
+    )
+    telemetry_lag_seconds: float = Field(
+        30.0,
+        ge=0,
+        le=600,
+        description="how much older than its time a value may be: dcgm-exporter's collection interval",
+    )
+    telemetry_history_hours: float = Field(
+        24.0, ge=0, le=720, description="how far back runs are read from Prometheus after a restart"
+    )
+    telemetry_memory_metric: str = Field(
+        "DCGM_FI_DEV_FB_USED", pattern=r"^[a-zA-Z_:][\w:]*$", description="GPU memory in use"
+    )
+    telemetry_memory_unit: Unit = Field(Unit.MIB, description="its unit: MiB or bytes")
+    telemetry_utilization_metric: str = Field(
+        "DCGM_FI_DEV_GPU_UTIL", pattern=r"^([a-zA-Z_:][\w:]*)?$", description="GPU utilization; empty: not measured"
+    )
+    telemetry_node_labels: str = Field(
+        ",".join(_NAMES.node), pattern=_LIST, description="labels that may name the node, the first one that is there"
+    )
+    telemetry_pod_labels: str = Field(",".join(_NAMES.pod), pattern=_LIST, description="the same for the pod")
+    telemetry_namespace_labels: str = Field(
+        ",".join(_NAMES.namespace), pattern=_LIST, description="the same for the pod's namespace"
+    )
+    telemetry_pod_values: PodValues = Field(
+        PodValues.AUTO,
+        description="what a series with a pod's name shows: pod (its own memory), gpu (the whole GPU's), or auto",
+    )
+    min_run_seconds: float = Field(60.0, ge=0, le=86400, description="shorter runs are not measured, unless by an OOM")
+    oom_exit_codes: str = Field(
+        "",
+        pattern=r"^(\d{1,3}(,\d{1,3})*)?$",
+        description="exit codes by which jobs say that GPU memory did not suffice",
+    )
+    detail_metrics: bool = Field(
+        False, description="true: also gauges for every pod (predicted, observed) and every GPU (room, promises)"
+    )
     log_format: LogFormat = Field(LogFormat.AUTO, description="auto: console on a terminal, json elsewhere")
     log_level: LogLevel = Field(LogLevel.INFO, description="debug, info, warning or error")
     shutdown_grace_seconds: float = Field(10.0, ge=0, le=300, description="for requests under way at SIGTERM")
+
+    @property
+    def oom_codes(self) -> frozenset[int]:
+        return frozenset(int(code) for code in self.oom_exit_codes.split(",") if code)
+
+    @property
+    def label_names(self) -> LabelNames:
+        node, pod, namespace = (
+            tuple(names.split(","))
+            for names in (self.telemetry_node_labels, self.telemetry_pod_labels, self.telemetry_namespace_labels)
+        )
+        return LabelNames(node, pod, namespace)
 
     @field_validator("*", mode="before")
     @classmethod
@@ -117,7 +216,7 @@ def load_settings(flags: dict[str, Any], environ: dict[str, str] | None = None) 
         **{name: "--" + name.replace("_", "-") for name in flags},
     }
     values = {**from_file, **from_environment, **flags}
-    mistakes = _tls_mistakes(values)
+    mistakes = [*_tls_mistakes(values), *_telemetry_mistakes(values)]
     try:
         settings = Settings.model_validate(values)
     except ValidationError as error:
@@ -158,6 +257,12 @@ def _tls_mistakes(values: dict[str, Any]) -> list[str]:
         return ["tls_cert_file and tls_key_file go together: give both or neither"]
     if client_ca is not None and cert is None:
         return ["tls_client_ca_file needs tls_cert_file and tls_key_file"]
+    return []
+
+
+def _telemetry_mistakes(values: dict[str, Any]) -> list[str]:
+    if values.get("prometheus_url") and values.get("dcgm_urls"):
+        return ["prometheus_url and dcgm_urls are two ways to the same samples: give one"]
     return []
 
 

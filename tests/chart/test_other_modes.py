@@ -113,7 +113,7 @@ def test_to_observe_needs_no_scheduler_and_binds_nothing(
             asked = {
                 "PodName": "task", "PodNamespace": "default", "PodUID": created["metadata"]["uid"], "Node": "gpu",
             }  # fmt: skip
-            assert "403" in httpx.post(f"{replica.url}/bind", json=asked).json()["Error"]
+            assert "mode observe binds nothing" in httpx.post(f"{replica.url}/bind", json=asked).json()["Error"]
             assert "nodeName" not in api.pod("task")["spec"]
         finally:
             replica.kill()

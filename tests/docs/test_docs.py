@@ -15,6 +15,7 @@ import yaml
 from tests.docs.tables import CHART, PAGES, REPOSITORY, chart_values
 from tests.fakes import new_fake_service
 from vramcast.cluster.objects import Pod, to_record
+from vramcast.settings import load_settings
 
 DOCUMENTS = sorted([*REPOSITORY.glob("docs/*.md"), REPOSITORY / "README.md", CHART / "README.md"])
 EXAMPLES = sorted(REPOSITORY.glob("examples/*.yaml"))
@@ -69,9 +70,11 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 
 def metric_names() -> set[str]:
-    text = new_fake_service().metrics.render().decode()
+    service = new_fake_service(settings=load_settings({"detail_metrics": True}, {}))
+    text = service.metrics.render().decode()
     families = re.findall(r"^# TYPE (\w+) (\w+)$", text, re.MULTILINE)
-    return {name for name, _ in families} | {f"{name}_bucket" for name, kind in families if kind == "histogram"}
+    histograms = [name for name, kind in families if kind == "histogram"]
+    return {name for name, _ in families} | {f"{name}_{part}" for name in histograms for part in ("bucket", "count")}
 
 
 def test_alerts_and_dashboard_ask_for_metrics_that_there_are() -> None:

@@ -2,7 +2,7 @@
 
 {{/* The chart's own settings win: they must agree with the rest of the pod. */}}
 {{- define "vramcast.settings" -}}
-{{- $own := dict "port" (int .Values.extender.port) "metrics_host" "0.0.0.0" "metrics_port" (int .Values.metrics.port) -}}
+{{- $own := dict "mode" (ternary "observe" "decide" (eq .Values.mode "observe")) "port" (int .Values.extender.port) "metrics_host" "0.0.0.0" "metrics_port" (int .Values.metrics.port) -}}
 {{- if eq .Values.mode "extender" -}}
 {{- $_ := set $own "host" "0.0.0.0" -}}
 {{- $_ := set $own "tls_cert_file" "/etc/vramcast-tls/tls.crt" -}}

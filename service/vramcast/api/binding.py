@@ -7,12 +7,14 @@ from dataclasses import replace
 from vramcast.api import wire
 from vramcast.api.service import Answer, Service
 from vramcast.cluster.seam import BindingWrite, BindResult, Fate
+from vramcast.core.adjustment import UNADJUSTED, Adjustment
 from vramcast.core.changes import PodSeen
 from vramcast.core.errors import InvalidTask, NotSynced, WorldUnavailable
+from vramcast.core.forecast import Forecast
 from vramcast.core.names import NodeName, PodUid, Product
 from vramcast.core.pod import PodRecord
 from vramcast.core.promise import Demand, Promise, State
-from vramcast.core.quantity import ceil_mib, format_mib, human_mib
+from vramcast.core.quantity import MIB, ceil_mib, format_mib, human_mib
 from vramcast.core.reasons import Reason, reason_text
 from vramcast.core.vocabulary import Written
 
@@ -21,6 +23,9 @@ async def bind_pod(service: Service, body: bytes) -> Answer:
     args = wire.decode_binding(body)
     uid, node = PodUid(args.pod_uid), NodeName(args.node)
     shown = f"{args.pod_namespace}/{args.pod_name}"
+    if service.observes:
+        text = "mode observe binds nothing: take bindVerb out of the scheduler's configuration"
+        return Answer(wire.binding_result(text), shown, node, text, cause="not_bound")
     try:
         pod = service.recall(uid) or await _read(service, args)
         demand = _described_demand(service, pod)
@@ -130,9 +135,20 @@ def assignment_annotations(service: Service, pod: PodRecord, promise: Promise) -
     if forecast is not None:
         written[Written.FORECAST_MEMORY] = format_mib(ceil_mib(forecast.median_bytes))
         written[Written.MODEL_VERSION] = forecast.model_version
+        adjustment = _applied(forecast, promise)
+        if adjustment != UNADJUSTED:
+            written[Written.CALIBRATION] = str(adjustment)
         if forecast.utilization.sm_active is not None:
             written[Written.FORECAST_UTILIZATION] = f"{forecast.utilization.sm_active:.2f}"
     return written
+
+
+def _applied(forecast: Forecast, promise: Promise) -> Adjustment:
+    """Against the artifact's own bound, so that the run is judged by it: one that came back was promised more."""
+    if promise.need_mib is None or promise.need_mib <= forecast.need_mib:
+        return forecast.adjustment
+    raised = promise.need_mib * MIB / forecast.bound_bytes
+    return replace(forecast.adjustment, bound=round(forecast.adjustment.bound * raised, 4))
 
 
 def _product(service: Service, promise: Promise) -> Product:

@@ -19,9 +19,10 @@ from vramcast.settings import UndescribedPolicy
 async def filter_nodes(service: Service, body: bytes) -> Answer:
     args = wire.decode_args(body)
     pod = service.read(args.pod)
-    if pod.task is None and pod.invalid is None and pod.ask is None:
+    if service.observes or (pod.task is None and pod.invalid is None and pod.ask is None):
         service.remember(pod)
-        return Answer(wire.everything_passes(args), pod.key, decision="passes: asks for no GPU")
+        why = "mode observe" if service.observes else "asks for no GPU"
+        return Answer(wire.everything_passes(args), pod.key, decision=f"passes: {why}")
     try:
         demand = service.state.demand(pod)
     except InvalidTask as error:

@@ -19,7 +19,7 @@ async def preempt_pods(service: Service, body: bytes) -> Answer:
         demand = service.state.demand(pod)
     except InvalidTask:
         demand = None
-    if demand is not None and demand.needs_mib:
+    if demand is not None and demand.needs_mib and not service.observes:
         ledger = service.state.ledger
         victims = {
             node: given

@@ -17,7 +17,7 @@ async def prioritize_nodes(service: Service, body: bytes) -> Answer:
     pod = service.read(args.pod)
     ledger = service.state.ledger
     asked = wire.ask_board(args, ledger.board)
-    demand = _demand(service, pod)
+    demand = None if service.observes else _demand(service, pod)
     if demand is None:
         nothing = np.zeros(len(asked.columns), dtype=np.int64)
         return Answer(wire.priorities(asked, nothing), pod.key, decision="no preference")

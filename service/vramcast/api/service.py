@@ -7,25 +7,33 @@ no other call can come in between; that, and not a lock, is why nothing is promi
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+import time
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import structlog
 
 from vramcast.api.leadership import Leadership, NoElection
+from vramcast.api.learning import Learner
+from vramcast.api.measuring import Measuring
+from vramcast.api.memory import Memory
 from vramcast.api.turned_away import TurnedAwayPods
 from vramcast.cluster.objects import NO_METADATA, Pod, to_record
 from vramcast.cluster.seam import Cluster, PodEvent
 from vramcast.core.changes import Change, PodGone, PodSeen, PodsListed
-from vramcast.core.errors import NotSynced
+from vramcast.core.errors import InvalidTask, NotSynced
 from vramcast.core.forecast import Forecast, Forecaster
 from vramcast.core.names import PodUid, Product
 from vramcast.core.pod import PodRecord
+from vramcast.core.quantity import MIB
+from vramcast.core.reasons import Reason
 from vramcast.core.state import ClusterState
 from vramcast.core.task import Task
+from vramcast.observe.accuracy import AccuracyCollector, TelemetryView
+from vramcast.observe.detail import DetailCollector, PodView
 from vramcast.observe.metrics import Metrics
-from vramcast.settings import Settings
+from vramcast.settings import CalibrationMode, Mode, Settings
 
 log = structlog.get_logger("vramcast")
 
@@ -89,6 +97,9 @@ class Service:
     clock: Callable[[], float]
     forecast_ahead: ForecastAhead
     leadership: Leadership
+    learner: Learner
+    memory: Memory
+    measuring: Measuring
     _underway: dict[PodUid, PodRecord]
 
     def apply(self, changes: Sequence[Change]) -> None:
@@ -105,7 +116,10 @@ class Service:
         self.news.spread()
 
     def _apply(self, change: Change) -> None:
+        if self.observes and isinstance(change, PodSeen):
+            self._judge_placement(change.pod)
         self.state.apply(change, self.clock())
+        self.measuring.note(change, self.forecast_where_it_sits, self.product_of)
         match change:
             case PodGone(uid):
                 self.turned_away.discard(uid)
@@ -118,6 +132,21 @@ class Service:
                 self.forecast_ahead(pod.task, tuple(self.state.ledger.products))
             case PodsListed(uids, listed_at):
                 self.turned_away.forget_absent(uids, listed_at)
+
+    def _judge_placement(self, pod: PodRecord) -> None:
+        """What filter would have said of the node that somebody else has just put the pod on."""
+        if pod.node is None or pod.task is None or pod.finished or not self.state.synced:
+            return
+        ledger = self.state.ledger
+        if ledger.promise_of(pod.uid) is not None:
+            return
+        try:
+            demand = self.state.demand(pod)
+        except InvalidTask:
+            return
+        if demand is not None:
+            reason = Reason(int(ledger.decide(demand, ledger.board.columns([pod.node])).reasons[0]))
+            self.metrics.shadow_placements.labels(reason.label).inc()
 
     def check_synced(self) -> None:
         """Raises NotSynced: without knowing what is promised, nothing may be promised."""
@@ -132,6 +161,28 @@ class Service:
 
     def forecast(self, pod: PodRecord, product: Product) -> Forecast | None:
         return self.forecaster.forecast(pod.task, product) if pod.task else None
+
+    @property
+    def observes(self) -> bool:
+        """Forecasts and measures, and keeps no pod from any node."""
+        return self.settings.mode is Mode.OBSERVE
+
+    @property
+    def may_count(self) -> bool:
+        """Outcomes: of several replicas one counts them, once it knows what was counted before."""
+        return self.leadership.leading and self.memory.loaded
+
+    def product_of(self, pod: PodRecord) -> Product:
+        """Of the GPUs that it sits on; empty where they are not known."""
+        node = self.state.ledger.nodes.get(pod.node) if pod.node else None
+        pool = node.pool(pod.ask.resource) if node and pod.ask else None
+        return pool.product if pool else Product("")
+
+    def forecast_where_it_sits(self, pod: PodRecord) -> Forecast | None:
+        try:
+            return self.forecast(pod, self.product_of(pod))
+        except InvalidTask:
+            return None
 
     def read(self, pod: Pod) -> PodRecord:
         """The pod of a call; as the watch has read it already, where that saw the same version."""
@@ -163,13 +214,45 @@ class Service:
 def new_service(
     settings: Settings, state: ClusterState, forecaster: Forecaster, cluster: Cluster, metrics: Metrics,
     turned_away: TurnedAwayPods, offload: Offload, clock: Callable[[], float],
-    forecast_ahead: ForecastAhead = lambda _task, _products: None,
+    forecast_ahead: ForecastAhead = lambda _task, _products: None, learner: Learner | None = None,
+    wall: Callable[[], float] = time.time,
 ) -> Service:  # fmt: skip
-    """`leadership` may be replaced before the first call: following a leader needs the service."""
-    return Service(
+    """`leadership` may be replaced before the first call: following a leader needs the service.
+
+    `clock` counts from anywhere and never goes back; `wall` is the time of day, in seconds since the epoch.
+    """
+    learner = learner or Learner("", CalibrationMode.OFF)
+    measuring = Measuring(settings, wall)
+    measuring.recorder = learner.record
+    memory = Memory(offload, clock, sections={"calibration": learner, "accuracy": measuring.accuracy})
+    service = Service(
         settings, state, forecaster, cluster, metrics, turned_away, News(), offload, clock, forecast_ahead,
-        NoElection(), {},
+        NoElection(), learner, memory, measuring, {},
     )  # fmt: skip
+    metrics.registry.register(
+        AccuracyCollector(measuring.accuracy, lambda: _telemetry_view(service), lambda: service.may_count)
+    )
+    if settings.detail_metrics:
+        metrics.registry.register(DetailCollector(state.ledger, lambda: _pod_views(service)))
+    return service
+
+
+def _telemetry_view(service: Service) -> TelemetryView:
+    measuring = service.measuring
+    return TelemetryView(
+        configured=measuring.state.configured,
+        age_seconds=measuring.age_seconds,
+        looks=measuring.state.looks,
+        faults=measuring.state.faults,
+        running=len(measuring.runs),
+        ended=len(measuring.ended),
+    )
+
+
+def _pod_views(service: Service) -> Iterator[PodView]:
+    for run in service.measuring.runs.values():
+        observed = None if run.last_mib is None else run.last_mib * MIB
+        yield PodView(run.pod.namespace, run.pod.name, run.median_bytes, run.bound_bytes, observed)
 
 
 def _version(pod: PodRecord) -> int:

@@ -9,11 +9,12 @@ from datetime import UTC, datetime
 from typing import Final
 
 from vramcast.cluster.binding import BindTiming, bind
+from vramcast.cluster.config_map import Kept, read_config_map, write_config_map
 from vramcast.cluster.connection import connect
 from vramcast.cluster.event_poster import EventPoster, PosterStats, PosterTiming
 from vramcast.cluster.lease import Lease, read_lease
 from vramcast.cluster.objects import Node, Pod, to_record
-from vramcast.cluster.pods import get_pod, list_unfinished_pods, pod_path, read_answer
+from vramcast.cluster.pods import get_pod, list_finished_pods, list_unfinished_pods, pod_path, read_answer
 from vramcast.cluster.pulse import WatchStats
 from vramcast.cluster.readers import NodeReader, PodReader
 from vramcast.cluster.seam import BindingWrite, BindResult, PodEvent, Sink, Stats, SyncHealth
@@ -26,6 +27,7 @@ from vramcast.core.task import NUDGE
 _PATCH: Final = Action("patch", "pods/status")
 _READ_SECONDS: Final = 2.0
 _NUDGE_SECONDS: Final = 5.0
+_WRITE_SECONDS: Final = 5.0
 _JOIN_SECONDS: Final = 2.0
 # Gone, or another one of its name.
 _NOT_THIS_POD: Final = (404, 409, 422)
@@ -110,8 +112,18 @@ class KubernetesCluster:
     def read_lease(self, namespace: str, name: str) -> Lease | None:
         return read_lease(self._transport, namespace, name, _READ_SECONDS)
 
+    def read_config_map(self, namespace: str, name: str) -> Kept | None:
+        return read_config_map(self._transport, namespace, name, _READ_SECONDS)
+
+    def write_config_map(self, namespace: str, name: str, data: Mapping[str, str], version: str) -> str:
+        return write_config_map(self._transport, namespace, name, data, version, _WRITE_SECONDS)
+
     def list_pods(self) -> list[PodRecord]:
         return [to_record(pod) for pod in list_unfinished_pods(self._transport)]
+
+    def list_finished(self, since: float) -> list[PodRecord]:
+        records = (to_record(pod) for pod in list_finished_pods(self._transport))
+        return [r for r in records if r.matters and r.run and (r.run.ended_at or 0.0) >= since]
 
     def touch(self, namespace: str, name: str, uid: PodUid) -> PodRecord | None:
         answer = self._nudge(namespace, name, uid)

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import msgspec
 
+from vramcast.cluster.run_facts import PodStatus, read_run
 from vramcast.core.gpu import NodeGpus, is_gpu_resource, read_node
 from vramcast.core.names import NodeName, PodUid
 from vramcast.core.pod import ContainerDevices, PodRecord, read_pod
@@ -20,7 +21,13 @@ from vramcast.core.quantity import ceil_div, parse_quantity
 
 # More than any node offers, and still a number that arrays can hold.
 MAX_COUNT: Final = 1 << 20
-_FINISHED: Final = frozenset({"Succeeded", "Failed"})
+FINISHED: Final = frozenset({"Succeeded", "Failed"})
+
+
+class OwnerReference(msgspec.Struct, frozen=True, gc=False):
+    kind: str | None = None
+    name: str | None = None
+    controller: bool | None = None
 
 
 class Metadata(msgspec.Struct, frozen=True, gc=False, rename="camel"):
@@ -31,6 +38,7 @@ class Metadata(msgspec.Struct, frozen=True, gc=False, rename="camel"):
     deletion_timestamp: str | None = None
     labels: dict[str, str] | None = None
     annotations: dict[str, str] | None = None
+    owner_references: list[OwnerReference | None] | None = None
 
 
 class Resources(msgspec.Struct, frozen=True, gc=False):
@@ -47,10 +55,6 @@ class PodSpec(msgspec.Struct, frozen=True, gc=False, rename="camel"):
     node_name: str | None = None
     containers: list[Container | None] | None = None
     init_containers: list[Container | None] | None = None
-
-
-class PodStatus(msgspec.Struct, frozen=True, gc=False):
-    phase: str | None = None
 
 
 class Pod(msgspec.Struct, frozen=True, gc=False):
@@ -84,9 +88,18 @@ def to_record(pod: Pod) -> PodRecord:
         _devices(spec) if spec else (),
         NodeName(spec.node_name) if spec and spec.node_name else None,
         # A deletionTimestamp finishes nothing: the containers run, and use their GPU, until the object is gone.
-        phase in _FINISHED,
+        phase in FINISHED,
         metadata.resource_version or "",
+        _owner(metadata),
+        read_run(pod.status, metadata.annotations or {}) if spec and spec.node_name else None,
     )
+
+
+def _owner(metadata: Metadata) -> str:
+    for reference in metadata.owner_references or ():
+        if reference and reference.controller and reference.kind and reference.name:
+            return f"{reference.kind}/{reference.name}"
+    return ""
 
 
 def to_node(node: Node) -> NodeGpus:

@@ -50,10 +50,17 @@ def read_answer(answer: Answer) -> Pod:
 
 def list_unfinished_pods(transport: Transport, timeout_seconds: float = ANSWER_SECONDS) -> Iterator[Pod]:
     """All of them, at least as new as the call: no cache of the API server answers. Raises ApiUnavailable."""
-    query: dict[str, str | int] = {
-        "fieldSelector": "status.phase!=Succeeded,status.phase!=Failed",
-        "limit": _PAGE_PODS,
-    }
+    yield from _list(transport, "status.phase!=Succeeded,status.phase!=Failed", timeout_seconds)
+
+
+def list_finished_pods(transport: Transport, timeout_seconds: float = ANSWER_SECONDS) -> Iterator[Pod]:
+    """Old Jobs can be most of a cluster: for once, not for ever again. Raises ApiUnavailable."""
+    for phase in ("Succeeded", "Failed"):
+        yield from _list(transport, f"status.phase={phase}", timeout_seconds)
+
+
+def _list(transport: Transport, selector: str, timeout_seconds: float) -> Iterator[Pod]:
+    query: dict[str, str | int] = {"fieldSelector": selector, "limit": _PAGE_PODS}
     while True:
         answer = transport.request(_LIST, "GET", "/api/v1/pods", query=query, timeout_seconds=timeout_seconds)
         try:

@@ -15,7 +15,8 @@ from typing import Any
 
 import msgspec
 
-from vramcast.cluster.objects import NO_METADATA, Pod, PodSpec, PodStatus, to_node, to_record
+from vramcast.cluster.objects import NO_METADATA, Pod, PodSpec, to_node, to_record
+from vramcast.cluster.run_facts import PodStatus
 from vramcast.cluster.seam import BindingWrite, BindResult, Fate, PodEvent, Sink, Stats, SyncHealth
 from vramcast.cluster.static_file import ClusterFile, read_cluster_file
 from vramcast.core.changes import Change, NodeSeen, NodesListed, PodGone, PodSeen, PodsListed, StrangersSeen

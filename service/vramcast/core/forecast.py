@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
 
+from vramcast.core.adjustment import UNADJUSTED, Adjustment
 from vramcast.core.names import Product
 from vramcast.core.quantity import ceil_mib
 from vramcast.core.task import Task
@@ -51,6 +52,8 @@ class Forecast:
     parts: tuple[Part, ...] = ()
     assumptions: tuple[str, ...] = ()
     utilization: Utilization = field(default_factory=Utilization)
+    family: str = ""  # of the network, as calibration cells name it
+    adjustment: Adjustment = UNADJUSTED  # by what this cluster's runs taught, in median and bound
 
     @property
     def need_mib(self) -> int:

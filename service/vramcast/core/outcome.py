@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from vramcast.core.adjustment import UNADJUSTED, Adjustment
 from vramcast.core.names import PodUid, Product
 
 
@@ -37,6 +38,7 @@ class Outcome:
     ended_at: float  # seconds since the epoch
     gpu_utilization_forecast: float | None = None
     gpu_utilization_observed: float | None = None
+    adjustment: Adjustment = UNADJUSTED  # what had been learned by then, in median and bound
 
     @property
     def covered(self) -> bool:

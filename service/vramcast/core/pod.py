@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from vramcast.core.errors import FieldError, InvalidTask
 from vramcast.core.gpu import MAX_GPUS, SHARED_GPU, is_gpu_resource
 from vramcast.core.names import NodeName, PodUid, Resource
+from vramcast.core.outcome import Ending
 from vramcast.core.quantity import ceil_mib, parse_quantity
 from vramcast.core.task import Task, parse_task
 from vramcast.core.vocabulary import MAX_GPU_MEMORY_MIB, PREFIX, Written
@@ -33,6 +34,21 @@ class Assignment:
 
 
 @dataclass(frozen=True, slots=True)
+class RunFacts:
+    """What a bound pod's status and annotations tell of its run. Times: seconds since the epoch."""
+
+    started_at: float | None = None
+    ended_at: float | None = None
+    ending: Ending | None = None  # None: it runs, or nothing says
+    exit_code: int | None = None
+    median_mib: int | None = None  # as it was forecast
+    model_version: str = ""
+    utilization: float | None = None  # as it was forecast
+    adjustment: str = ""  # by which calibration had moved the forecast
+    observed_mib: int | None = None  # by the job itself
+
+
+@dataclass(frozen=True, slots=True)
 class PodRecord:
     """One pod, parsed once when it is first seen."""
 
@@ -46,6 +62,8 @@ class PodRecord:
     assignment: Assignment | None = None
     finished: bool = False
     resource_version: str = ""
+    owner: str = ""  # what made it, such as Job/train-7
+    run: RunFacts | None = None  # of a pod that has a node
 
     @property
     def key(self) -> str:
@@ -75,6 +93,8 @@ def read_pod(
     node: NodeName | None = None,
     finished: bool = False,
     resource_version: str = "",
+    owner: str = "",
+    run: RunFacts | None = None,
 ) -> PodRecord:
     """Never raises: mistakes in the annotations come back as `invalid`."""
     devices = _pod_devices(containers)
@@ -92,7 +112,7 @@ def read_pod(
     if ask is None and assignment is not None and assignment.gpu_indices:
         # Annotations can be edited after the bind; what the bind wrote still says what the pod was given.
         ask = Ask(SHARED_GPU, len(assignment.gpu_indices))
-    return PodRecord(uid, namespace, name, task, ask, invalid, node, assignment, finished, resource_version)
+    return PodRecord(uid, namespace, name, task, ask, invalid, node, assignment, finished, resource_version, owner, run)
 
 
 def _pod_devices(containers: Iterable[ContainerDevices]) -> dict[str, int]:

@@ -5,11 +5,13 @@ Changes come in, demands go out. Nothing is stored: after a restart the same cha
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from vramcast.core.changes import Change, NodeGone, NodeSeen, NodesListed, PodGone, PodSeen, PodsListed, StrangersSeen
 from vramcast.core.errors import InvalidTask
 from vramcast.core.forecast import Forecaster
 from vramcast.core.ledger import Ledger
-from vramcast.core.names import NodeName, PodUid
+from vramcast.core.names import NodeName, PodUid, Product
 from vramcast.core.pod import PodRecord
 from vramcast.core.promise import Demand, Promise, State
 
@@ -17,7 +19,10 @@ from vramcast.core.promise import Demand, Promise, State
 class ClusterState:
     """One owner, one thread."""
 
-    def __init__(self, ledger: Ledger, forecaster: Forecaster) -> None:
+    def __init__(
+        self, ledger: Ledger, forecaster: Forecaster, floor_mib: Callable[[PodRecord], int] = lambda _pod: 0
+    ) -> None:
+        """`floor_mib`: what a pod must get at least, because it died of less."""
         self.ledger = ledger
         self.pods: dict[PodUid, PodRecord] = {}
         # Grows with every change seen: who saw the same number twice has seen no news in between.
@@ -26,6 +31,7 @@ class ClusterState:
         self.nodes_listed = False
         self.pods_listed = False
         self._forecaster = forecaster
+        self._floor_mib = floor_mib
 
     def apply(self, change: Change, now: float) -> None:
         self.revision += 1
@@ -66,7 +72,10 @@ class ClusterState:
         if pod.ask is None:
             return None
         task = pod.task
-        needs = {p: self._forecaster.forecast(task, p).need_mib for p in self.ledger.products} if task else {}
+        needs: dict[Product, int] = {}
+        if task is not None:
+            floor_mib = self._floor_mib(pod)
+            needs = {p: max(self._forecaster.forecast(task, p).need_mib, floor_mib) for p in self.ledger.products}
         return Demand(pod.uid, pod.key, pod.ask, needs)
 
     def _see_pod(self, pod: PodRecord, now: float) -> None:

@@ -27,7 +27,10 @@ from vramcast.core.vocabulary import (
 _WRITTEN = frozenset(Written)
 # Keys that other parts of vramcast put on a pod and that say nothing about the task.
 NUDGE = PREFIX + "nudge"
-_IGNORED = _WRITTEN | {NUDGE}
+# What a job may write onto its own pod: what it measured itself, and that its GPU's memory did not suffice.
+OBSERVED_MEMORY = PREFIX + "observed-memory"
+OUT_OF_MEMORY = PREFIX + "out-of-memory"
+_IGNORED = _WRITTEN | {NUDGE, OBSERVED_MEMORY, OUT_OF_MEMORY}
 
 
 @dataclass(frozen=True, slots=True)

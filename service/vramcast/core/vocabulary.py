@@ -209,3 +209,4 @@ class Written(StrEnum):
     FORECAST_UTILIZATION = PREFIX + "forecast-utilization"
     GPU_INDICES = PREFIX + "gpu-indices"
     MODEL_VERSION = PREFIX + "model-version"
+    CALIBRATION = PREFIX + "calibration"

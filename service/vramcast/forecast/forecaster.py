@@ -47,6 +47,11 @@ class RememberingForecaster(ABC):
             return _given(task.gpu_memory_mib * MIB, product, risk)
         return self.forecast_network(_network(task), task, product, risk)
 
+    @property
+    @abstractmethod
+    def version(self) -> str:
+        """As forecasts carry it."""
+
     @abstractmethod
     def forecast_network(self, network: Description | None, task: Task, product: Product, risk: float) -> Forecast:
         """From the layers, or from the task's summary where there are none."""
@@ -55,18 +60,24 @@ class RememberingForecaster(ABC):
 class PhysicsForecaster(RememberingForecaster):
     """The physics prior alone, with bounds by rule of thumb."""
 
+    @property
+    def version(self) -> str:
+        return physics.VERSION
+
     def forecast_network(self, network: Description | None, task: Task, product: Product, risk: float) -> Forecast:
         if network is None:
             return forecast_summary(task, product, risk)
-        return _from_prior(physics.described_prior(network, task, product), task, product, risk)
+        prior = physics.described_prior(network, task, product)
+        return _from_prior(prior, task, product, risk, network.family)
 
 
 def forecast_summary(task: Task, product: Product, risk: float) -> Forecast:
     """From parameters, activations and the settings of the run."""
-    return _from_prior(physics.summary_prior(task, product), task, product, risk)
+    family = str(task.architecture or "")
+    return _from_prior(physics.summary_prior(task, product), task, product, risk, family)
 
 
-def _from_prior(prior: physics.Prior, task: Task, product: Product, risk: float) -> Forecast:
+def _from_prior(prior: physics.Prior, task: Task, product: Product, risk: float, family: str) -> Forecast:
     median_bytes = sum(part.size_bytes for part in prior.parts)
     return Forecast(
         product=product,
@@ -77,6 +88,7 @@ def _from_prior(prior: physics.Prior, task: Task, product: Product, risk: float)
         model_version=physics.VERSION,
         parts=prior.parts,
         assumptions=task.assumptions,
+        family=family,
     )
 
 

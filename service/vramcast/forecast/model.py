@@ -52,6 +52,7 @@ class ModelForecaster(RememberingForecaster):
             parts=(*features.prior.parts, Part("learned correction", learned, f"x {ratio:.3f}, novelty {new:.2f}")),
             assumptions=(*task.assumptions, *_doubts(new)),
             utilization=said.utilization,
+            family=family,
         )
 
 

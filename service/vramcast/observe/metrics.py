@@ -63,6 +63,11 @@ class Metrics:
         self.hold_expirations = self._counter("vramcast_hold_expirations", "Holds whose pod was never bound")
         self.nudges = self._counter("vramcast_nudges", "Turned-away pods shown to the scheduler again")
         self.takeovers = self._counter("vramcast_takeovers", "Times that this replica took the lead")
+        self.shadow_placements = self._counter(
+            "vramcast_shadow_placements",
+            "In mode observe, what filter would have said of placements",
+            "verdict",
+        )
         self.registry.register(_LedgerCollector(ledger, turned_away, cluster))
 
     def _counter(self, name: str, help_text: str, *labels: str) -> Counter:
@@ -82,6 +87,10 @@ class _LedgerCollector(Collector):
         yield from self._promises()
         yield from self._capacity()
         yield from self._world()
+        strangers = sum(int(table.strangers.sum()) for table in self._ledger.board.tables.values())
+        yield GaugeMetricFamily(
+            "vramcast_strangers_bytes", "GPU memory that telemetry shows used by nobody of ours", value=strangers * MIB
+        )
         info = GaugeMetricFamily("vramcast_build_info", "1, with the version as a label", labels=["version"])
         info.add_metric([__version__], 1)
         yield info

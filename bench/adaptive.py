@@ -1,0 +1,157 @@
+"""How well bounds that learn keep their risk, and at what price: variants beside the artifact alone and an oracle.
+
+python -m bench.adaptive --out docs/benchmarks/adaptive.md
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+from tests.core.laws import LAWS, MODEL, RISK, Law, finish, runs
+
+from vramcast.core.adaptive import DEFAULT_TUNING, Calibrator
+from vramcast.core.adjustment import UNADJUSTED, Adjustment
+from vramcast.core.outcome import Outcome
+
+GROUPS = 60
+RUNS = 300
+
+
+class Learner(Protocol):
+    def adjustment(self, product: str, family: str, risk: float) -> Adjustment: ...
+
+    def record(self, outcome: Outcome) -> bool: ...
+
+
+class ArtifactAlone:
+    """Learns nothing."""
+
+    def adjustment(self, product: str, family: str, risk: float) -> Adjustment:
+        return UNADJUSTED
+
+    def record(self, outcome: Outcome) -> bool:
+        return False
+
+
+class StepsAlone:
+    """No scores: a miss raises the bound by a step, a covered run lowers it by a small one (online quantile)."""
+
+    def __init__(self, step: float) -> None:
+        self._step, self._correction = step, 0.0
+
+    def adjustment(self, product: str, family: str, risk: float) -> Adjustment:
+        return Adjustment(1.0, math.exp(self._correction), 0)
+
+    def record(self, outcome: Outcome) -> bool:
+        self._correction += self._step * ((not outcome.covered) - outcome.risk)
+        return True
+
+
+class ScaledMargin:
+    """The margin times a factor, as the artifact's own calibration: the quantile of ratio / margin."""
+
+    def __init__(self) -> None:
+        self._scores: list[float] = []
+        self._margins: dict[int, float] = {}
+
+    def adjustment(self, product: str, family: str, risk: float) -> Adjustment:
+        return UNADJUSTED
+
+    def scale(self, risk: float) -> float:
+        if len(self._scores) < 20:
+            return 1.0
+        return float(np.quantile(self._scores[-200:], 1 - risk, method="higher"))
+
+    def record(self, outcome: Outcome) -> bool:
+        return False
+
+    def note(self, score: float) -> None:
+        self._scores.append(score)
+
+
+VARIANTS: dict[str, Callable[[], Learner]] = {
+    "the artifact alone": ArtifactAlone,
+    "steps alone (0.1)": lambda: StepsAlone(0.1),
+    "margin scaled": ScaledMargin,
+    "scores, window 60": lambda: _tuned(window=60, gain=0.0, shift_runs=10_000),
+    "scores, window 200": lambda: _tuned(gain=0.0, shift_runs=10_000),
+    "+ level": lambda: _tuned(shift_runs=10_000),
+    "+ shifts": lambda: _tuned(gain=0.0),
+    "+ level + shifts (chosen)": lambda: Calibrator(MODEL),
+    "chosen, gain 0.02": lambda: _tuned(gain=0.02),
+    "chosen, gain 0.005": lambda: _tuned(gain=0.005),
+    "chosen, window 100": lambda: _tuned(window=100),
+    "chosen, window 400": lambda: _tuned(window=400),
+}
+
+
+def _tuned(**values: float) -> Calibrator:
+    return Calibrator(MODEL, replace(DEFAULT_TUNING, **values))  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    early: float  # coverage of the first 60 runs
+    coverage: float
+    worst: float  # coverage of the worst tenth of the groups
+    over: float  # median over-reservation
+    oracle_over: float
+
+
+def judge(variant: Callable[[], Learner], law: Law, groups: int = GROUPS, count: int = RUNS) -> Judgement:
+    early, covered, by_group, over, oracle_over = [], [], [], [], []
+    for seed in range(groups):
+        learner = variant()
+        mine = []
+        for run in runs(law, seed, count):
+            if isinstance(learner, ScaledMargin):
+                margin = math.log(run.bound_bytes / run.median_bytes)
+                bound = run.median_bytes * math.exp(margin * learner.scale(RISK))
+                learner.note(math.log(run.need_bytes / run.median_bytes) / margin)
+            else:
+                adjustment = learner.adjustment("NVIDIA-A100-SXM4-40GB", "cnn", RISK)
+                outcome = finish(run, law, adjustment)
+                bound = outcome.bound_bytes
+                learner.record(outcome)
+            if run.number < 60:
+                early.append(run.need_bytes <= bound)
+            if run.number >= law.settled_at:
+                mine.append(run.need_bytes <= bound)
+                over.append(bound / run.need_bytes - 1)
+                oracle_over.append(run.oracle_bytes / run.need_bytes - 1)
+        covered += mine
+        by_group.append(float(np.mean(mine)))
+    return Judgement(
+        float(np.mean(early)),
+        float(np.mean(covered)),
+        float(np.quantile(by_group, 0.1)),
+        float(np.median(over)),
+        float(np.median(oracle_over)),
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--groups", type=int, default=GROUPS)
+    arguments = parser.parse_args()
+    lines = []
+    for name, variant in VARIANTS.items():
+        for law in LAWS:
+            j = judge(variant, law, arguments.groups)
+            line = (
+                f"| {name} | {law.name} | {j.early:.1%} | {j.coverage:.1%} | {j.worst:.1%} | {j.over:.1%} "
+                f"| {j.oracle_over:.1%} | {j.over / j.oracle_over:.2f} |"
+            )
+            print(line, flush=True)
+            lines.append(line)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,81 @@
+"""Where finished runs teach: the calibrator, the runs that died and may come back, and the artifact in the shadow.
+
+Lives on the event loop, as everything under api/. What it knows is one section of what is stored (memory.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import structlog
+
+from vramcast.core.adaptive import Calibrator
+from vramcast.core.fingerprint import task_fingerprint
+from vramcast.core.learned import cell_json, death_json, read_cell, read_death
+from vramcast.core.outcome import Ending, Outcome
+from vramcast.core.pod import PodRecord
+from vramcast.core.quantity import ceil_mib, human_mib
+from vramcast.core.returns import Returns
+from vramcast.core.task import Task
+from vramcast.core.vocabulary import Level
+from vramcast.settings import CalibrationMode
+
+log = structlog.get_logger("vramcast")
+
+
+class Learner:
+    """A section of the memory. `calibrator` is that of the artifact in office."""
+
+    def __init__(self, model_version: str, mode: CalibrationMode) -> None:
+        self.calibrator = Calibrator(model_version)
+        self.returns = Returns()
+        self.mode = mode
+
+    @property
+    def applied(self) -> Calibrator | None:
+        """For the forecaster: None where bounds are to stay as the artifact has them."""
+        return None if self.mode is CalibrationMode.OFF else self.calibrator
+
+    @property
+    def revision(self) -> int:
+        return self.calibrator.revision + self.returns.revision
+
+    def record(self, outcome: Outcome, task: Task) -> None:  # noqa: ARG002 - the shadow forecasts it
+        """Once for each measured run. One that died is remembered even where calibration is frozen."""
+        if self.mode is CalibrationMode.OFF:
+            return
+        if outcome.ending is Ending.OOM:
+            self.returns.record(outcome)
+            log.warning("a run died of OOM, its return gets more", pod=outcome.pod, owner=outcome.owner,
+                        had=human_mib(ceil_mib(outcome.bound_bytes)))  # fmt: skip
+        if self.mode is CalibrationMode.LEARN:
+            self.calibrator.record(outcome)
+
+    def floor_mib(self, pod: PodRecord) -> int:
+        """What a pod that died before must get at least. The user's own number stands, whatever came of it."""
+        if self.mode is CalibrationMode.OFF or not len(self.returns) or pod.task is None:
+            return 0
+        if pod.task.level is Level.GIVEN:
+            return 0
+        return ceil_mib(self.returns.floor_bytes(pod.namespace, pod.name, pod.owner, task_fingerprint(pod.task)))
+
+    # ------------------------------------------------------------------ a section of the memory
+
+    def snapshot(self) -> dict[str, Any]:
+        return {
+            "model": self.calibrator.model_version,
+            "cells": [cell_json(cell) for cell in self.calibrator.cells()],
+            "died": [death_json(death) for death in self.returns.deaths()],
+        }
+
+    def restore(self, document: Any) -> None:
+        """As stored; None forgets. Cells of another model stay out: their scores say nothing of this one."""
+        stored: Mapping[str, Any] = document if isinstance(document, Mapping) else {}
+        cells = stored.get("cells", [])
+        if stored and stored.get("model") != self.calibrator.model_version:
+            log.warning("what was learned belongs to another model, starting afresh", stored=stored.get("model"),
+                        model=self.calibrator.model_version, cells=len(cells))  # fmt: skip
+            cells = []
+        self.calibrator.put([read_cell(cell) for cell in cells])
+        self.returns.put([read_death(values) for values in stored.get("died", [])])

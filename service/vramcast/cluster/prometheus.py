@@ -1,0 +1,131 @@
+"""Telemetry from a Prometheus: raw samples with their own times, and history as peaks of each step.
+
+An instant query for a plain metric would answer with the time of the question and a value up to five minutes old. A
+range selector answers with every sample and the time it was taken, so what is stale is seen to be, and nothing that
+happened between two looks is lost.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+
+from vramcast.cluster.telemetry import HttpReader, TelemetryUnavailable
+from vramcast.core.telemetry import Frame, Interpreter, Series
+
+# A sample carries the time at which its scrape began, and is entered when that has ended: ten seconds later at most.
+_MARGIN_SECONDS: Final = 15.0
+_HISTORY_POINTS: Final = 1000
+
+
+class _Result(msgspec.Struct, frozen=True, gc=False):
+    metric: dict[str, str]
+    values: list[tuple[float, str]] | None = None
+    value: tuple[float, str] | None = None
+
+
+class _Data(msgspec.Struct, frozen=True, gc=False, rename={"result_type": "resultType"}):
+    result_type: str
+    # A scalar or a string is not a list of series: decoded only once the type is known.
+    result: msgspec.Raw = msgspec.Raw(b"[]")
+
+
+class _Answer(msgspec.Struct, frozen=True, gc=False):
+    status: str
+    data: _Data | None = None
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Metrics:
+    """Which series to ask for; `selector` is put between braces (`cluster="a"`) where one Prometheus sees several."""
+
+    memory: str
+    utilization: str
+    selector: str = ""
+
+    def memory_query(self) -> str:
+        return self._query(self.memory)
+
+    def utilization_query(self) -> str:
+        return self._query(self.utilization)
+
+    def _query(self, name: str) -> str:
+        return f"{name}{{{self.selector}}}" if self.selector else name
+
+
+class PrometheusApi:
+    """Instant and range queries. Raises TelemetryUnavailable."""
+
+    def __init__(self, http: HttpReader, url: str) -> None:
+        self._http = http
+        self._url = url.rstrip("/")
+
+    def query(self, expression: str, at: float | None = None) -> list[Series]:
+        fields = {"query": expression} | ({"time": f"{at:.3f}"} if at is not None else {})
+        return self._ask("/api/v1/query", fields)
+
+    def query_range(self, expression: str, start: float, end: float, step_seconds: float) -> list[Series]:
+        fields = {"query": expression, "start": f"{start:.3f}", "end": f"{end:.3f}", "step": f"{step_seconds:.3f}"}
+        return self._ask("/api/v1/query_range", fields)
+
+    def _ask(self, path: str, fields: dict[str, str]) -> list[Series]:
+        body = self._http.get(self._url + path, fields)
+        try:
+            answer = msgspec.json.decode(body, type=_Answer)
+            if answer.status != "success" or answer.data is None:
+                raise TelemetryUnavailable(f"{self._url}{path}: {answer.error or 'no data'}")
+            if answer.data.result_type not in ("matrix", "vector"):
+                raise TelemetryUnavailable(f"{self._url}{path}: expected series, got a {answer.data.result_type}")
+            results = msgspec.json.decode(answer.data.result, type=list[_Result])
+        except msgspec.MsgspecError as error:
+            raise TelemetryUnavailable(f"{self._url}{path}: not an answer of Prometheus: {error}") from None
+        return [Series(result.metric, _samples(result)) for result in results]
+
+
+class PrometheusTelemetry:
+    """Implements `Telemetry`. `interval_seconds`: how often it is looked at, and the finest step of history."""
+
+    def __init__(self, api: PrometheusApi, metrics: Metrics, interpreter: Interpreter, interval_seconds: float) -> None:
+        self._api = api
+        self._metrics = metrics
+        self._interpreter = interpreter
+        self._interval_seconds = interval_seconds
+
+    def look(self, since: float, now: float) -> Frame:
+        window = f"[{math.ceil(max(now - since, 0) + _MARGIN_SECONDS)}s]"
+        memory = self._api.query(self._metrics.memory_query() + window)
+        return self._interpreter.read(memory, self._utilization(lambda name: self._api.query(name + window)), now)
+
+    def history(self, since: float, now: float) -> Frame:
+        step = max(self._interval_seconds, (now - since) / _HISTORY_POINTS, 1.0)
+
+        def peaks(name: str, function: str) -> list[Series]:
+            expression = f"{function}({name}[{math.ceil(step)}s])"
+            return self._api.query_range(expression, since, now, step)
+
+        memory = peaks(self._metrics.memory_query(), "max_over_time")
+        return self._interpreter.read(memory, self._utilization(lambda name: peaks(name, "avg_over_time")), now)
+
+    def _utilization(self, ask: Any) -> list[Series]:
+        """Second in rank: without it memory is still told."""
+        try:
+            series: list[Series] = ask(self._metrics.utilization_query()) if self._metrics.utilization else []
+        except TelemetryUnavailable:
+            return []
+        return series
+
+
+def _samples(result: _Result) -> tuple[tuple[float, float], ...]:
+    pairs = result.values if result.values is not None else [result.value] if result.value else []
+    return tuple((at, _number(text)) for at, text in pairs)
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan

@@ -1,0 +1,110 @@
+"""How a run went, as its pod tells: when it began and ended, whether the GPU's memory was what it died of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+from typing import Final
+
+import msgspec
+
+from vramcast.core.outcome import Ending
+from vramcast.core.pod import RunFacts
+from vramcast.core.quantity import ceil_mib, parse_quantity
+from vramcast.core.task import OBSERVED_MEMORY, OUT_OF_MEMORY
+from vramcast.core.vocabulary import MAX_GPU_MEMORY_MIB, Written
+
+# What PyTorch, CUDA, cuBLAS, JAX and TensorFlow say. Memory of the host ("OOMKilled", exit code 137) is another matter.
+_OUT_OF_MEMORY: Final = (
+    "cuda out of memory",
+    "cuda error: out of memory",
+    "cuda_error_out_of_memory",
+    "cudaerrormemoryallocation",
+    "torch.outofmemoryerror",
+    "torch.cuda.outofmemoryerror",
+    "cublas_status_alloc_failed",
+    "resource_exhausted: out of memory",
+)
+
+
+class Terminated(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+    exit_code: int | None = None
+    message: str | None = None
+    finished_at: str | None = None
+
+
+class ContainerState(msgspec.Struct, frozen=True, gc=False):
+    terminated: Terminated | None = None
+
+
+class ContainerStatus(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+    state: ContainerState | None = None
+    last_state: ContainerState | None = None
+
+
+class PodStatus(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+    phase: str | None = None
+    message: str | None = None
+    start_time: str | None = None
+    container_statuses: list[ContainerStatus | None] | None = None
+
+
+def read_run(status: PodStatus | None, annotations: Mapping[str, str]) -> RunFacts:
+    """Never raises: what cannot be read is as good as not there."""
+    status = status or PodStatus()
+    ends = list(_terminations(status, last=False))
+    ended_at = max((at for end in ends if (at := _epoch(end.finished_at)) is not None), default=None)
+    failed = next((end.exit_code for end in ends if end.exit_code), None)
+    return RunFacts(
+        started_at=_epoch(status.start_time),
+        ended_at=ended_at,
+        ending=_ending(status, annotations),
+        exit_code=failed,
+        median_mib=_mib(annotations.get(Written.FORECAST_MEMORY)),
+        model_version=annotations.get(Written.MODEL_VERSION, ""),
+        utilization=_share(annotations.get(Written.FORECAST_UTILIZATION)),
+        adjustment=annotations.get(Written.CALIBRATION, ""),
+        observed_mib=_mib(annotations.get(OBSERVED_MEMORY)),
+    )
+
+
+def _ending(status: PodStatus, annotations: Mapping[str, str]) -> Ending | None:
+    if annotations.get(OUT_OF_MEMORY) == "true" or _out_of_memory(status):
+        # Also of a container that was started again: the promise did not hold, whatever came after.
+        return Ending.OOM
+    return {"Succeeded": Ending.SUCCEEDED, "Failed": Ending.FAILED}.get(status.phase or "")
+
+
+def _out_of_memory(status: PodStatus) -> bool:
+    said = [status.message, *(end.message for last in (False, True) for end in _terminations(status, last=last))]
+    return any(phrase in text.lower() for text in said if text for phrase in _OUT_OF_MEMORY)
+
+
+def _terminations(status: PodStatus, *, last: bool) -> Iterator[Terminated]:
+    for container in status.container_statuses or ():
+        state = (container.last_state if last else container.state) if container else None
+        if state and state.terminated:
+            yield state.terminated
+
+
+def _epoch(text: str | None) -> float | None:
+    try:
+        return datetime.fromisoformat(text).timestamp() if text else None
+    except (ValueError, OverflowError):
+        return None
+
+
+def _mib(text: str | None) -> int | None:
+    try:
+        mib = ceil_mib(parse_quantity(text)) if text else None
+    except ValueError:
+        return None
+    return mib if mib is not None and 0 <= mib <= MAX_GPU_MEMORY_MIB else None
+
+
+def _share(text: str | None) -> float | None:
+    try:
+        share = float(text) if text else None
+    except ValueError:
+        return None
+    return share if share is not None and 0 <= share <= 1 else None

@@ -1,0 +1,73 @@
+"""Mode observe: everything is forecast and measured, nothing is kept from anywhere."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from tests.api.test_looking import SUMMARY, World, record_of, stamp
+from tests.fakes import pod_manifest, shared_pod
+from vramcast.core.changes import PodSeen
+
+
+@pytest.fixture
+def world() -> World:
+    return World(mode="observe")
+
+
+def placed_by_others(world: World, name: str, annotations: dict[str, str]) -> dict[str, Any]:
+    manifest = pod_manifest(name, annotations)
+    manifest["spec"]["nodeName"] = "a"
+    manifest["status"] = {"phase": "Running", "startTime": stamp(world.clock.now)}
+    world.see(manifest)
+    return manifest
+
+
+def test_every_node_passes_whatever_the_pod_needs_and_nothing_is_held(world: World) -> None:
+    for pod in (shared_pod("huge", "900Gi"), shared_pod("misspelt", "-1"), pod_manifest("plain")):
+        answer = asyncio.run(world.client.filter(pod, ["a", "unheard-of"]))
+        assert answer["NodeNames"] == ["a", "unheard-of"], answer
+    assert len(world.service.state.ledger.holds) == 0
+    assert len(world.service.turned_away) == 0
+
+
+def test_it_passes_even_while_the_cluster_is_not_known(world: World) -> None:
+    world.cluster.stale_seconds = 1e6
+    assert asyncio.run(world.client.filter(shared_pod("p"), ["a"]))["NodeNames"] == ["a"]
+
+
+def test_no_node_is_preferred_and_nothing_is_bound(world: World) -> None:
+    body = {"Pod": shared_pod("p"), "Nodes": None, "NodeNames": ["a"]}
+    assert asyncio.run(world.client.verb("prioritize", body)) == [{"Host": "a", "Score": 0}]
+    assert "mode observe binds nothing" in asyncio.run(world.client.bind(shared_pod("p"), "a"))
+    assert world.cluster.writes == []
+
+
+def test_runs_that_others_placed_become_outcomes(world: World) -> None:
+    pod = placed_by_others(world, "p", {**SUMMARY, "gpus": "2"})
+    world.telemetry.used_mib = {0: 3_000.0, 1: 3_100.0}
+    world.pass_time(60)
+    world.finish(pod)
+    world.telemetry.used_mib = {0: 0.0, 1: 0.0}
+    world.pass_time(60)
+    (outcome,) = world.recorded
+    assert outcome.peak_bytes == 3_100 << 20
+    assert outcome.bound_bytes > outcome.median_bytes > 0
+
+
+def test_each_placement_of_others_is_judged_once(world: World) -> None:
+    fits = placed_by_others(world, "fits", {"share": "true", "gpu-memory": "30Gi"})
+    placed_by_others(world, "too-much", {"share": "true", "gpu-memory": "30Gi"})
+    placed_by_others(world, "huge", {"share": "true", "gpu-memory": "300Gi"})
+    world.service.apply([PodSeen(record_of(fits))])
+    assert world.metric("vramcast_shadow_placements_total", verdict="fits") == 1
+    assert world.metric("vramcast_shadow_placements_total", verdict="no_room") == 1
+    assert world.metric("vramcast_shadow_placements_total", verdict="too_small") == 1
+
+
+def test_what_decides_judges_no_placements() -> None:
+    world = World()
+    placed_by_others(world, "huge", {"share": "true", "gpu-memory": "300Gi"})
+    assert world.metric("vramcast_shadow_placements_total") == 0

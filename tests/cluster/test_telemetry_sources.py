@@ -1,0 +1,196 @@
+"""Prometheus and dcgm-exporter over real HTTP: what is asked, what is understood, and what is told when it fails."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.telemetry_server import serving
+from vramcast.cluster.dcgm import DcgmTelemetry
+from vramcast.cluster.prometheus import Metrics, PrometheusApi, PrometheusTelemetry
+from vramcast.cluster.sources import choose_telemetry
+from vramcast.cluster.telemetry import HttpReader, TelemetryUnavailable
+from vramcast.core.telemetry import Device, Interpreter
+from vramcast.settings import load_settings
+
+NOW = 1_700_000_000.0
+LABELS = {"Hostname": "a", "gpu": "0"}
+METRICS = Metrics("FB_USED", "GPU_UTIL", 'cluster="x"')
+
+# As dcgm-exporter 4.x writes it.
+EXPOSITION = """
+# HELP DCGM_FI_DEV_FB_USED Framebuffer memory used (in MiB).
+# TYPE DCGM_FI_DEV_FB_USED gauge
+DCGM_FI_DEV_FB_USED{gpu="0",UUID="GPU-7f1e",modelName="A100",Hostname="a",namespace="ml",pod="train"} 10240
+DCGM_FI_DEV_FB_USED{gpu="1",UUID="GPU-7f1f",device="nvidia1",modelName="NVIDIA \\"A100\\"",Hostname="a"} 0
+DCGM_FI_DEV_FB_USED{gpu="2",Hostname="a"} what
+DCGM_FI_DEV_FB_USED{gpu="3",Hostname="a"
+DCGM_FI_DEV_FB_USED_PERCENT{gpu="0",Hostname="a"} 0.25
+DCGM_FI_DEV_GPU_UTIL{gpu="0",UUID="GPU-7f1e",Hostname="a",pod="train",namespace="ml"} 87 1700000000000
+"""
+
+
+def answer(result: object, kind: str = "matrix") -> bytes:
+    return json.dumps({"status": "success", "data": {"resultType": kind, "result": result}}).encode()
+
+
+def telemetry(url: str, timeout_seconds: float = 5.0) -> PrometheusTelemetry:
+    return PrometheusTelemetry(PrometheusApi(HttpReader(timeout_seconds), url), METRICS, Interpreter(), 15.0)
+
+
+def test_a_look_asks_for_every_sample_since_the_last_with_its_own_time() -> None:
+    asked: list[dict[str, str]] = []
+
+    def prometheus(path: str, query: dict[str, str], _: dict[str, str]) -> tuple[int, bytes]:
+        asked.append({"path": path, **query})
+        value = "50" if "UTIL" in query["query"] else "1024"
+        return 200, answer([{"metric": LABELS, "values": [[NOW - 20, value], [NOW - 5, value]]}])
+
+    with serving(prometheus) as url:
+        frame = telemetry(url).look(NOW - 30, NOW)
+    assert asked == [
+        {"path": "/api/v1/query", "query": 'FB_USED{cluster="x"}[45s]'},
+        {"path": "/api/v1/query", "query": 'GPU_UTIL{cluster="x"}[45s]'},
+    ]
+    assert [(reading.at, reading.value) for reading in frame.memory] == [(NOW - 20, 1024.0), (NOW - 5, 1024.0)]
+    assert [reading.value for reading in frame.utilization] == [0.5, 0.5]
+
+
+def test_history_is_read_as_the_peaks_of_steps() -> None:
+    asked: list[dict[str, str]] = []
+
+    def prometheus(path: str, query: dict[str, str], _: dict[str, str]) -> tuple[int, bytes]:
+        asked.append({"path": path, **query})
+        return 200, answer([{"metric": LABELS, "values": [[NOW - 3600, "7"]]}])
+
+    with serving(prometheus) as url:
+        telemetry(url).history(NOW - 24 * 3600, NOW)
+    assert asked[0]["path"] == "/api/v1/query_range"
+    assert asked[0]["query"] == 'max_over_time(FB_USED{cluster="x"}[87s])'
+    assert float(asked[0]["step"]) == pytest.approx(86.4)
+    assert asked[1]["query"].startswith("avg_over_time(GPU_UTIL")
+
+
+def test_without_utilization_memory_is_still_told() -> None:
+    def prometheus(_: str, query: dict[str, str], __: dict[str, str]) -> tuple[int, bytes]:
+        bad = b'{"status":"error","errorType":"bad_data","error":"no such thing"}'
+        return (400, bad) if "UTIL" in query["query"] else (200, answer([{"metric": LABELS, "values": [[NOW, "7"]]}]))
+
+    with serving(prometheus) as url:
+        frame = telemetry(url).look(NOW - 30, NOW)
+    assert len(frame.memory) == 1
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "told"),
+    [
+        (503, b"starting up", "answered 503: starting up"),
+        (401, b"", "see setting prometheus_token_file"),
+        (200, b"<html>log in</html>", "not an answer of Prometheus"),
+        (200, b'{"status":"error","error":"query timed out"}', "query timed out"),
+        (200, answer([1, "7"], "scalar"), "expected series, got a scalar"),
+        (200, b'{"status":"success","data":{"resultType":"matrix","result":[{"metric":3}]}}', "not an answer"),
+        (302, b"", "answered 302"),
+    ],
+)
+def test_an_answer_that_is_none_is_told_with_what_came(status: int, body: bytes, told: str) -> None:
+    with (
+        serving(lambda _path, _query, _headers: (status, body)) as url,
+        pytest.raises(TelemetryUnavailable, match=told),
+    ):
+        telemetry(url).look(NOW - 30, NOW)
+
+
+def test_nobody_there_is_told_with_the_address() -> None:
+    with serving(lambda _path, _query, _headers: (200, b"")) as url:
+        pass
+    with pytest.raises(TelemetryUnavailable, match="api/v1/query: no answer"):
+        telemetry(url).look(NOW - 30, NOW)
+
+
+def test_values_that_are_no_numbers_do_not_stop_the_others() -> None:
+    result = [
+        {"metric": LABELS, "values": [[NOW, "NaN"], [NOW - 1, "+Inf"], [NOW - 2, "7"]]},
+        {"metric": {**LABELS, "gpu": "1"}, "values": [[NOW, "lots"]]},
+    ]
+    with serving(lambda _path, _query, _headers: (200, answer(result))) as url:
+        frame = telemetry(url).look(NOW - 30, NOW)
+    assert [reading.value for reading in frame.memory] == [7.0]
+    assert frame.faults["not_a_number"] == 3 + 3  # in both metrics
+
+
+def test_the_token_is_read_again_for_every_request(tmp_path: Path) -> None:
+    seen: list[str] = []
+
+    def prometheus(_: str, __: dict[str, str], headers: dict[str, str]) -> tuple[int, bytes]:
+        seen.append(headers["authorization"])
+        return 200, answer([])
+
+    token = tmp_path / "token"
+    token.write_text("first\n")
+    with serving(prometheus) as url:
+        source = choose_telemetry(load_settings({"prometheus_url": url, "prometheus_token_file": token}, {}))
+        assert source is not None
+        source.look(NOW - 30, NOW)
+        token.write_text("second\n")
+        source.look(NOW - 30, NOW)
+    assert [seen[0], seen[-1]] == ["Bearer first", "Bearer second"]
+
+
+# --- exporters
+
+
+def dcgm(*urls: str, hosts: tuple[str, ...] = ("127.0.0.1",)) -> DcgmTelemetry:
+    return DcgmTelemetry(
+        HttpReader(5.0), urls, "DCGM_FI_DEV_FB_USED", "DCGM_FI_DEV_GPU_UTIL", Interpreter(), lambda _host: hosts
+    )
+
+
+def test_an_exporters_own_format_is_read_and_what_is_not_in_it_passed_over() -> None:
+    with serving(lambda _path, _query, _headers: (200, EXPOSITION.encode())) as url:
+        frame = dcgm(url).look(0.0, NOW)
+    assert [(reading.device, reading.pod, reading.value) for reading in frame.memory] == [
+        (Device(0), "ml/train", 10240.0), (Device(1), "", 0.0),
+    ]  # fmt: skip
+    assert frame.faults == {"not_a_number": 1}
+    assert [reading.value for reading in frame.utilization] == [0.87]
+    assert frame.newest_at == NOW
+
+
+def test_a_name_stands_for_all_the_exporters_behind_it() -> None:
+    asked: list[str] = []
+
+    def exporter(path: str, _: dict[str, str], headers: dict[str, str]) -> tuple[int, bytes]:
+        asked.append(headers["host"].partition(":")[0] + path)
+        return 200, EXPOSITION.encode()
+
+    with serving(exporter) as url:
+        dcgm(url, hosts=("127.0.0.1", "localhost")).look(0.0, NOW)
+    assert sorted(asked) == ["127.0.0.1/metrics", "localhost/metrics"]
+
+
+def test_one_exporter_that_is_away_does_not_take_the_others_along() -> None:
+    with serving(lambda _path, _query, _headers: (200, b"")) as gone:
+        pass
+    with serving(lambda _path, _query, _headers: (200, EXPOSITION.encode())) as url:
+        assert len(dcgm(gone, url).look(0.0, NOW).memory) == 2
+    with pytest.raises(TelemetryUnavailable):
+        dcgm(gone).look(0.0, NOW)
+
+
+def test_an_exporter_remembers_nothing() -> None:
+    assert dcgm("http://127.0.0.1:1").history(0.0, NOW).memory == []
+
+
+@pytest.mark.parametrize(
+    ("flags", "kind"),
+    [
+        ({}, type(None)),
+        ({"prometheus_url": "http://p:9090"}, PrometheusTelemetry),
+        ({"dcgm_urls": "http://d:9400"}, DcgmTelemetry),
+    ],
+)
+def test_the_settings_choose_where_telemetry_comes_from(flags: dict[str, str], kind: type) -> None:
+    assert isinstance(choose_telemetry(load_settings(flags, {})), kind)

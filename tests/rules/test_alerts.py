@@ -1,0 +1,55 @@
+"""Alert rules and metrics, judged by promtool: the rules fire when they should, and the names are as they should be."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.api.client import Client
+from tests.controlplane.binaries import built_binaries
+from tests.fakes import new_fake_service, sharing_node
+from tests.test_metrics_contract import outcome
+from vramcast.core.outcome import Ending
+from vramcast.settings import load_settings
+
+pytestmark = pytest.mark.e2e
+
+ALERTS = Path(__file__).parents[2] / "helm/vramcast/files/alerts.yaml"
+CASES = Path(__file__).parent / "alerts_test.yaml"
+
+
+def promtool(*arguments: str, directory: Path, text: str = "") -> str:
+    command = [str(built_binaries().promtool), *arguments]
+    done = subprocess.run(command, cwd=directory, input=text, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+def test_the_rules_are_rules(tmp_path: Path) -> None:
+    shutil.copy(ALERTS, tmp_path)
+    promtool("check", "rules", "--lint=all", "--lint-fatal", "alerts.yaml", directory=tmp_path)
+
+
+def test_each_alert_fires_when_it_should_and_not_before(tmp_path: Path) -> None:
+    shutil.copy(ALERTS, tmp_path)
+    shutil.copy(CASES, tmp_path)
+    promtool("test", "rules", "alerts_test.yaml", directory=tmp_path)
+
+
+def test_every_alert_has_a_case() -> None:
+    names = {rule["alert"] for group in yaml.safe_load(ALERTS.read_text())["groups"] for rule in group["rules"]}
+    text = CASES.read_text()
+    assert {name for name in names if name not in text} == set()
+
+
+def test_the_metrics_pass_promtools_own_check(tmp_path: Path) -> None:
+    settings = load_settings({"detail_metrics": True}, {})
+    service = new_fake_service([sharing_node("a", 1)], settings=settings)
+    for ending in Ending:
+        service.measuring.accuracy.record(outcome(ending))
+    text = Client(service).request("GET", "/metrics").body.decode()
+    assert promtool("check", "metrics", directory=tmp_path, text=text) == ""
