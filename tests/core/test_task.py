@@ -184,7 +184,8 @@ def test_a_misspelt_key_is_told_the_nearest_one(written: str, meant: str) -> Non
 @pytest.mark.parametrize(
     ("name", "written", "meant"),
     [
-        ("precision", "16-mixed", "amp-fp16"), ("precision", "bf16-mixed", "amp-bf16"), ("precision", "bfloat16", "bf16"),
+        ("precision", "16-mixed", "amp-fp16"), ("precision", "bf16-mixed", "amp-bf16"),
+        ("precision", "bfloat16", "bf16"),
         ("precision", "amp_bf16", "amp-bf16"), ("optimizer", "adamw_torch", "adamw"), ("optimizer", "AdamW8", "adamw"),
         ("task", "train", "training"), ("task", "finetuning", "fine-tuning"), ("architecture", "vit", "transformer"),
         ("max-oom-risk", "1%", "0.01"),

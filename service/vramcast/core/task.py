@@ -85,7 +85,7 @@ def _parse(ours: tuple[tuple[str, str], ...]) -> Task:
         key = KEYS.get(name.removeprefix(PREFIX))
         try:
             if key is None:
-                raise ValueError(_unknown_key(name, suggest=len(errors) < MAX_SHOWN))
+                raise ValueError(unknown_key(name, suggest=len(errors) < MAX_SHOWN))
             values[key.name] = _parse_value(key, text)
         except ValueError as error:
             errors.append(FieldError(name, text, str(error)))
@@ -111,7 +111,7 @@ def _parse_value(key: Key, text: str) -> Value:
     return key.parse(text)
 
 
-def _unknown_key(name: str, *, suggest: bool) -> str:
+def unknown_key(name: str, *, suggest: bool = True) -> str:
     """Looking for the nearest key is slow, and nobody reads past the first few."""
     if not suggest:
         return "no annotation has this name"
