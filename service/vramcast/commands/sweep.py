@@ -22,7 +22,8 @@ from vramcast.forecast.sweep import Largest, Sweep, curve, find_largest
 _DRAWN = Product("NVIDIA-A100-SXM4-40GB")
 _WIDEST, _PLOT_ROWS = 84, 18
 _MOST_ROWS = 16
-_MAKERS = ("NVIDIA-", "GeForce-")
+# What the name of a product has besides the name that people call it by.
+_BESIDE = ("NVIDIA-", "Tesla-", "GeForce-", "-SXM2", "-SXM3", "-SXM4", "-PCIE", "-PCIe", "-HBM3")
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +66,8 @@ def sweep_task(forecaster: Forecaster, task: Task, products: Sequence[Product], 
 
 def short_name(product: Product) -> str:
     name = str(product)
-    for maker in _MAKERS:
-        name = name.removeprefix(maker)
+    for part in _BESIDE:
+        name = name.replace(part, "")
     return name
 
 

@@ -21,6 +21,8 @@ SWEPT = ("batch-size", "sequence-length")
 _MOST_POINTS = 200
 # As far as the search for the largest goes: the vocabulary's own limit for both keys.
 _MOST = 10**7
+# How many values below the crossing are looked at one by one.
+_LEAST_BELOW, _MOST_BELOW = 8, 32
 _RANGE = re.compile(r"([0-9]+)\.\.([0-9]+)(?::([0-9]+))?", re.ASCII)
 
 
@@ -116,13 +118,17 @@ def find_largest(forecaster: Forecaster, task: Task, product: Product, sweep: Sw
     def forecast(value: int) -> Forecast:
         return forecaster.forecast(at(value), product)
 
-    low, high = _bracket(lambda value: forecast(value).need_mib <= usable, sweep.values)
+    def fits(value: int) -> bool:
+        return forecast(value).need_mib <= usable
+
+    low, high = _bracket(fits, sweep.values)
     while high is not None and high - low > 1:
         middle = (low + high) // 2
-        if forecast(middle).need_mib <= usable:
-            low = middle
-        else:
-            high = middle
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    # A learned bound is not quite a smooth line: of the values around the crossing, the first that does not fit counts.
+    below = range(max(1, low - min(_MOST_BELOW, max(_LEAST_BELOW, low // 16))), low)
+    high = next((value for value in below if not fits(value)), high)
+    low = high - 1 if high is not None else low
     next_forecast = forecast(high) if high is not None else None
     return Largest(product, usable, low or None, forecast(low) if low else None, next_forecast)
 
