@@ -216,7 +216,7 @@ def annotate(
     PyTorchJob, TrainJob, RayJob, RayCluster, Volcano Job ... This finds it. Comments and layout stay as they are.
     [bold]vramcast annotations[/bold] lists the keys.
 
-    [dim]vramcast annotate -f job.yaml --set parameters=25.6M --set activations=11.1M --set batch-size=64 --diff[/dim]
+    [dim]vramcast annotate -f job.yaml --set parameters=25.6M --set activations=21.5M --set batch-size=64 --diff[/dim]
     [dim]vramcast annotate -f rayjob.yaml --set gpu-memory=20Gi --template worker --scheduler --in-place[/dim]
     [dim]vramcast annotate --check -f job.yaml[/dim]
     """

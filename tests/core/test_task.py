@@ -137,7 +137,7 @@ def test_every_documented_example_is_valid(key: object) -> None:
         ("parameters", "-7B", "whole number from 1"),
         ("parameters", "0.5", "whole number from 1"),
         ("layers", "100001", "whole number from 1 to 100000"),
-        ("activations", "", "such as 11.1M"),
+        ("activations", "", "such as 21.5M"),
         ("model", "  ", "a name such as timm/resnet50"),
         ("profile", "", "`vramcast profile`"),
         ("batch-size", "thirty-two", "such as 32"),

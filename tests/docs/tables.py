@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from vramcast.commands.annotations import markdown_rules, markdown_table, schema_text
 from vramcast.settings import ENV_PREFIX, Settings
 
 REPOSITORY = Path(__file__).parents[2]
@@ -79,7 +82,32 @@ def _default(values: Any, path: list[str]) -> str:
     return f"`{shown}`"
 
 
-PAGES = {REPOSITORY / "docs/settings.md": settings_page, CHART / "README.md": chart_page}
+_MADE = re.compile(r"(<!-- made: (\S+) -->\n).*?(<!-- /made -->)", re.DOTALL)
+
+
+def filled(page: Path) -> str:
+    """A page that people write, with the parts between `<!-- made: ... -->` marks made anew."""
+
+    def make(match: re.Match[str]) -> str:
+        name = match[2]
+        made = {"annotations": markdown_table, "rules": markdown_rules}.get(name, partial(_example, name))()
+        return f"{match[1]}{made}{match[3]}"
+
+    return _MADE.sub(make, page.read_text())
+
+
+def _example(name: str) -> str:
+    return f"```yaml\n{(REPOSITORY / name).read_text()}```\n"
+
+
+README, ANNOTATIONS = REPOSITORY / "README.md", REPOSITORY / "docs/annotations.md"
+PAGES = {
+    REPOSITORY / "docs/settings.md": settings_page,
+    CHART / "README.md": chart_page,
+    README: partial(filled, README),
+    ANNOTATIONS: partial(filled, ANNOTATIONS),
+    REPOSITORY / "docs/annotations.schema.json": schema_text,
+}
 
 if __name__ == "__main__":
     for page, make in PAGES.items():

@@ -8,17 +8,23 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import msgspec
+import jsonschema
 import pytest
 import yaml
 
 from tests.docs.tables import CHART, PAGES, REPOSITORY, chart_values
 from tests.fakes import new_fake_service
-from vramcast.cluster.objects import Pod, to_record
+from vramcast.commands.annotate import Wishes, run_annotate
+from vramcast.commands.manifests import read_manifest
+from vramcast.core.names import Product
+from vramcast.core.schema import annotations_schema
+from vramcast.core.task import DESCRIBES_NOTHING
+from vramcast.forecast.forecaster import PhysicsForecaster
 from vramcast.settings import load_settings
 
 DOCUMENTS = sorted([*REPOSITORY.glob("docs/*.md"), REPOSITORY / "README.md", CHART / "README.md"])
 EXAMPLES = sorted(REPOSITORY.glob("examples/*.yaml"))
+SCHEMA = jsonschema.Draft202012Validator(annotations_schema(DESCRIBES_NOTHING))
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 
 
@@ -97,28 +103,42 @@ def test_every_alert_says_what_to_do_in_the_docs() -> None:
         assert f"docs/operations.md#{rule['alert'].lower()}" in rule["annotations"]["description"]
 
 
-def pods(document: Any) -> Iterator[dict[str, Any]]:
-    """Every pod and pod template in it, however deep."""
-    if isinstance(document, dict):
-        if "containers" in document.get("spec", {}):
-            yield {"metadata": document.get("metadata", {}), "spec": document["spec"]}
-        for part in document.values():
-            yield from pods(part)
-    elif isinstance(document, list):
-        for part in document:
-            yield from pods(part)
+def check(path: Path) -> int:
+    return run_annotate([path], Wishes({}), in_place=False, check=True, diff=False)
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: str(path.name))
 def test_the_pods_of_the_examples_describe_themselves_well(example: Path) -> None:
-    found = [pod for document in yaml.safe_load_all(example.read_text()) for pod in pods(document)]
-    assert found
-    for pod in found:
-        record = to_record(msgspec.convert(pod, Pod))
-        assert record.invalid is None
+    assert check(example) == 0
+    described = [found for found in read_manifest(example).found if found.described]
+    assert described
+    for found in described:
+        record, template = found.record, found.template
+        assert record is not None
         assert record.task is not None
-        assert pod["spec"]["schedulerName"] == "vramcast-scheduler"
+        assert SCHEMA.is_valid(dict(template.annotations))
+        assert PhysicsForecaster(0.05).forecast(record.task, Product("Tesla-T4")).bound_bytes > 0
+        if template.names_scheduler:
+            assert template.spec["schedulerName"] == "vramcast-scheduler"
         if record.task.share and record.task.gpu_memory_mib != 900 * 1024:
-            variables = {v["name"]: v for v in pod["spec"]["containers"][0]["env"]}
+            variables = {v["name"]: v for v in template.spec["containers"][0]["env"]}
             field = variables["NVIDIA_VISIBLE_DEVICES"]["valueFrom"]["fieldRef"]["fieldPath"]
             assert field == "metadata.annotations['vramcast.dev/gpu-indices']"
+
+
+def test_every_framework_has_a_worked_example() -> None:
+    page = (REPOSITORY / "docs/annotations.md").read_text()
+    shown = dict.fromkeys(re.findall(r"^### (.+)$", page, re.MULTILINE), 0)
+    for section in re.split(r"^### ", page, flags=re.MULTILINE)[1:]:
+        shown[section.splitlines()[0]] = len(re.findall(r"<!-- made: examples/", section))
+    assert shown.keys() == {"Plain PyTorch", "Hugging Face Trainer", "Lightning", "Kubeflow", "Ray"}
+    assert all(shown.values())
+
+
+def test_the_manifest_of_the_readme_is_one_that_is_understood(tmp_path: Path) -> None:
+    (manifest,) = re.findall(
+        r"^```yaml\n(apiVersion: v1\n.*?)^```", (REPOSITORY / "README.md").read_text(), re.M | re.S
+    )
+    path = tmp_path / "pod.yaml"
+    path.write_text(manifest)
+    assert check(path) == 0

@@ -9,10 +9,11 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from vramcast.commands.yaml_edits import scalar
 from vramcast.core.errors import InvalidInput
 from vramcast.core.schema import annotations_schema
 from vramcast.core.task import DESCRIBES_NOTHING
-from vramcast.core.vocabulary import ENOUGH, KEYS, PREFIX, Key
+from vramcast.core.vocabulary import ENOUGH, KEYS, PREFIX, RULES, Condition, Key, Rule
 
 OUTPUTS = ("table", "markdown", "json-schema")
 
@@ -38,9 +39,32 @@ def markdown_table() -> str:
     return "\n".join(("| annotation | meaning | values | default | belongs to |", "|---|---|---|---|---|", *rows, ""))
 
 
+def markdown_rules() -> str:
+    """What contradicts what, as docs/annotations.md has it."""
+    return "\n".join(("| where | then |", "|---|---|", *(_rule_row(rule) for rule in RULES), ""))
+
+
+def _rule_row(rule: Rule) -> str:
+    where = _condition(rule.when) + (f", unless {_condition(rule.unless)}" if rule.unless else "")
+    forbidden = f"no {' and no '.join(f'`{name}`' for name in rule.forbids)}" if rule.forbids else ""
+    needed = f"also {', '.join(f'`{name}`' for name in rule.needs)}" if rule.needs else ""
+    return f"| {where} | {forbidden or needed} |"
+
+
+def _condition(condition: Condition) -> str:
+    return ", ".join(
+        f"`{name}` is {', '.join(f'`{value}`' for value in values)}" if values else f"`{name}` is given"
+        for name, values in condition.items()
+    )
+
+
 def _values(key: Key) -> str:
-    choices = ", ".join(f"`{choice}`" for choice in key.form.choices)
-    return choices or f"`{key.example}`"
+    return ", ".join(f"`{value}`" for value in _written(key))
+
+
+def _written(key: Key) -> list[str]:
+    """As they stand in YAML: what it would not take for a string is quoted."""
+    return [scalar(choice) for choice in key.form.choices] or [key.example]
 
 
 def _default(key: Key) -> str:
@@ -61,7 +85,7 @@ def _print() -> None:
     table.add_column("default")
     table.add_column("belongs to", style="dim")
     for key in KEYS.values():
-        table.add_row(key.name, key.meaning, ", ".join(key.form.choices) or key.example, key.default, belongs(key))
+        table.add_row(key.name, key.meaning, ", ".join(_written(key)), key.default, belongs(key))
     console.print(f"All start with [bold]{PREFIX}[/bold] and stand among the annotations of the pod (template).")
     console.print(table)
     console.print("Enough for a forecast, each by itself:")

@@ -12,6 +12,7 @@ import yaml
 from rich import box
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from vramcast.commands.manifests import Found, notes, read_manifest, undescribed
 from vramcast.commands.sweep import SweepReport, print_sweep, sweep_json, sweep_task
@@ -55,7 +56,7 @@ def run_forecast(
     swept = [(found, task, _swept(found, forecaster, task, products, sweep)) for found, task in tasks]
     if output == "table":
         for found, task, one in swept:
-            console.print(_heading(found, task))
+            console.print(_heading(found, task), soft_wrap=True)
             print_sweep(console, one)
     else:
         _write([{**_who(found, task), **sweep_json(one)} for found, task, one in swept], output)
@@ -68,7 +69,7 @@ def run_forecast(
 def _read_tasks(paths: Sequence[Path]) -> list[tuple[Found, Task]]:
     """Every described template of the files. Raises InvalidInput with all that is wrong."""
     console = Console(stderr=True, soft_wrap=True, highlight=False)
-    tasks, wrong = [], []
+    tasks, wrong, noted = [], [], []
     for path in paths:
         manifest = read_manifest(path)
         mistakes = manifest.mistakes()
@@ -77,12 +78,12 @@ def _read_tasks(paths: Sequence[Path]) -> list[tuple[Found, Task]]:
             mistakes = [f"{path}: {manifest.found[0].template.label}: {undescribed(path)}"]
         wrong += mistakes
         tasks += told
-        for found in manifest.found:
-            if not found.described:
-                for note in notes(found):
-                    console.print(f"[yellow]note:[/yellow] {path}: {found.template.label}: {note}")
+        silent = [found for found in manifest.found if not found.described]
+        noted += [f"{path}: {found.template.label}: {note}" for found in silent for note in notes(found)]
     if wrong:
         raise InvalidInput("\n".join(wrong))
+    for note in noted:
+        console.print(Text.assemble(("note: ", "yellow"), note))
     return tasks
 
 
@@ -106,7 +107,7 @@ def _heading(found: Found, task: Task) -> str:
 
 def _print(console: Console, found: Found, task: Task, given: list[ProductReport]) -> None:
     first = given[0].forecast
-    console.print(f"{_heading(found, task)}  [dim]({first.source}, {first.model_version})[/dim]")
+    console.print(f"{_heading(found, task)}  [dim]({first.source}, {first.model_version})[/dim]", soft_wrap=True)
     console.print(_products_table(given))
     console.print(_parts_table(given))
     for assumption in first.assumptions:

@@ -45,10 +45,13 @@ def _draw(axes: Any, name: str, report: SweepReport) -> None:
     axes.fill_between(values, medians, bounds, color="tab:orange", alpha=0.2)
     axes.plot(values, bounds, color="tab:orange", label=f"needed at risk {report.risk:g}")
     axes.plot(values, medians, color="tab:blue", label="median")
-    for usable, products, one in report.levels():
-        if usable <= top:
-            axes.axhline(usable, color="tab:green", linewidth=0.8, linestyle="--")
-            largest = "none" if one.value is None else f"{one.value:,}"
-            axes.annotate(f"{products}: {largest}", (values[0], usable), va="bottom", fontsize=8, color="tab:green")
+    for usable, products, largest in report.levels():
+        if usable > top:
+            continue
+        axes.axhline(usable, color="tab:green", linewidth=0.8, linestyle="--")
+        told = "none fits" if largest is None else f"{largest:,}"
+        axes.annotate(f"{products}: {told}", (values[0], usable), va="bottom", fontsize=8, color="tab:green")
+        if largest is not None and values[0] <= largest <= values[-1]:
+            axes.plot(largest, usable, "o", color="tab:green", markersize=4)
     axes.set(title=name, xlabel=report.sweep.key, ylabel=f"GiB on {report.product}", ylim=(0, top))
     axes.legend(loc="lower right")

@@ -22,6 +22,7 @@ from vramcast.forecast.sweep import Largest, Sweep, curve, find_largest
 _DRAWN = Product("NVIDIA-A100-SXM4-40GB")
 _WIDEST, _PLOT_ROWS = 84, 18
 _MOST_ROWS = 16
+_ABOUT_THE_SAME = 1.02
 # What the name of a product has besides the name that people call it by.
 _BESIDE = ("NVIDIA-", "Tesla-", "GeForce-", "-SXM2", "-SXM3", "-SXM4", "-PCIE", "-PCIe", "-HBM3")
 
@@ -47,13 +48,14 @@ class SweepReport:
         pairs = zip(self.sweep.values, self.points, strict=True)
         return [(value, forecast.bound_bytes / GIB) for value, forecast in pairs]
 
-    def levels(self) -> Iterator[tuple[float, str, Largest]]:
-        """(usable GiB, short name, what it holds), the products with the same memory once."""
-        by_size: dict[int, list[Largest]] = {}
-        for one in sorted(self.largest, key=lambda one: one.usable_mib):
-            by_size.setdefault(one.usable_mib, []).append(one)
-        for usable_mib, same in by_size.items():
-            yield usable_mib / 1024, ", ".join(short_name(one.product) for one in same), same[0]
+    def levels(self) -> Iterator[tuple[float, str, int | None]]:
+        """(usable GiB, short names, largest value) for products of about the same memory: the least of both counts."""
+        left = sorted(self.largest, key=lambda one: one.usable_mib)
+        while left:
+            same = [one for one in left if one.usable_mib <= left[0].usable_mib * _ABOUT_THE_SAME]
+            least = min(one.value or 0 for one in same)
+            yield same[0].usable_mib / 1024, ", ".join(short_name(one.product) for one in same), least or None
+            left = left[len(same) :]
 
 
 def sweep_task(forecaster: Forecaster, task: Task, products: Sequence[Product], sweep: Sweep) -> SweepReport:
@@ -99,9 +101,9 @@ def _plot(report: SweepReport, console_width: int) -> list[Text]:
     plot.line(report.bounds(), "bold yellow")
     for usable, name, _ in shown:
         plot.level(usable, name, "green")
-    for usable, _, one in shown:
-        if one.value is not None and report.sweep.values[0] <= one.value <= report.sweep.values[-1]:
-            plot.mark(one.value, usable, f" {one.value} ", "bold green")
+    for usable, _, largest in shown:
+        if largest is not None and report.sweep.values[0] <= largest <= report.sweep.values[-1]:
+            plot.mark(largest, usable, f" {largest} ", "bold green")
     return plot.render(report.sweep.values, "GiB")
 
 

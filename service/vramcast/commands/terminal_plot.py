@@ -31,7 +31,7 @@ class TerminalPlot:
 
     def band(self, lower: Sequence[Point], upper: Sequence[Point], style: str) -> None:
         """A light shade between two curves over the same xs."""
-        for x in range(self.width * _DOTS_WIDE):
+        for x in range(self._dot_x(lower[0][0]), self._dot_x(lower[-1][0]) + 1):
             bottom, top = (self._dot_y(_height_at(curve, self._x_of_dot(x))) for curve in (lower, upper))
             for y in range(min(bottom, top), max(bottom, top) + 1):
                 if (x + 2 * y) % 4 == 0:

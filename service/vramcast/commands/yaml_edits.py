@@ -104,7 +104,7 @@ class _Text:
     def put(self, place: Place, value: Content) -> str:
         key, node, rest = self._walk(place)
         if not rest:
-            return self._splice(self._start(node), self._end(node), _scalar(str(value), quoted=_is_quoted(node)))
+            return self._splice(self._start(node), self._end(node), scalar(str(value), quoted=_is_quoted(node)))
         content = _nested(rest[1:], value)
         if isinstance(node, yaml.MappingNode) and node.value:
             return self._add(node, str(rest[0]), content)
@@ -147,7 +147,7 @@ class _Text:
         column = first.start_mark.column
         lines = self._block({name: content}, column)
         leads = name in ("metadata", "schedulerName")
-        if leads or self._ends_in_block_scalar(last[1]):
+        if leads or self._ends_in_blockscalar(last[1]):
             start = self._start(first)
             return self._splice(start, start, lines.lstrip(" ") + self._newline + " " * column)
         end = self._line_end(self._last(*last))
@@ -172,7 +172,7 @@ class _Text:
             return self._last(*(inner if isinstance(node, yaml.MappingNode) else (inner, inner)))
         return self._end(node)
 
-    def _ends_in_block_scalar(self, node: yaml.Node) -> bool:
+    def _ends_in_blockscalar(self, node: yaml.Node) -> bool:
         """Its mark is somewhere behind its lines."""
         while isinstance(node, yaml.CollectionNode) and node.value and not node.flow_style:
             node = node.value[-1][1] if isinstance(node, yaml.MappingNode) else node.value[-1]
@@ -223,7 +223,7 @@ def _is_quoted(node: yaml.Node) -> bool:
     return isinstance(node, yaml.ScalarNode) and node.style in ('"', "'")
 
 
-def _scalar(text: str, *, quoted: bool = False) -> str:
+def scalar(text: str, *, quoted: bool = False) -> str:
     """Plain only where every reader of YAML, 1.1 and 1.2, takes it for a string."""
     plain = _PLAIN.fullmatch(text) and not _NUMBER_LIKE.fullmatch(text) and len(text) > 1 and text[-1] != ":"
     return text if plain and not quoted and yaml.safe_load(text) == text else json.dumps(text, ensure_ascii=False)
@@ -231,7 +231,7 @@ def _scalar(text: str, *, quoted: bool = False) -> str:
 
 def _lines(content: Content, step: int) -> list[str]:
     if isinstance(content, str):
-        return [_scalar(content)]
+        return [scalar(content)]
     lines: list[str] = []
     if isinstance(content, list):
         for entry in content:
@@ -240,16 +240,16 @@ def _lines(content: Content, step: int) -> list[str]:
         return lines
     for key, value in content.items():
         if isinstance(value, str):
-            lines.append(f"{_scalar(key)}: {_scalar(value)}")
+            lines.append(f"{scalar(key)}: {scalar(value)}")
         else:
-            lines += [f"{_scalar(key)}:", *(" " * step + line for line in _lines(value, step))]
+            lines += [f"{scalar(key)}:", *(" " * step + line for line in _lines(value, step))]
     return lines
 
 
 def _flow(content: Content, json_style: bool) -> str:
     if isinstance(content, str):
-        return _scalar(content, quoted=json_style)
+        return scalar(content, quoted=json_style)
     if isinstance(content, list):
         return f"[{', '.join(_flow(entry, json_style) for entry in content)}]"
-    pairs = (f"{_scalar(key, quoted=json_style)}: {_flow(value, json_style)}" for key, value in content.items())
+    pairs = (f"{scalar(key, quoted=json_style)}: {_flow(value, json_style)}" for key, value in content.items())
     return f"{{{', '.join(pairs)}}}"
