@@ -10,17 +10,36 @@ from typing import Annotated, Any
 
 import structlog
 import typer
+import typer.core
 from rich.console import Console
 from rich.markup import escape
 
 from vramcast import __version__
 from vramcast.core.errors import VramcastError
+from vramcast.core.vocabulary import KEYS
 from vramcast.observe.logs import configure_logs
 from vramcast.settings import LogFormat, LogLevel, Settings, load_settings, unknown_variables
 
+# In `vramcast --help`, what a new user needs comes first.
+_FIRST = ("annotations", "profile", "catalog", "annotate", "forecast", "demo", "serve")
+
+
+class _InOrder(typer.core.TyperGroup):
+    def list_commands(self, ctx: Any) -> list[str]:
+        names = super().list_commands(ctx)
+        return sorted(names, key=lambda name: _FIRST.index(name) if name in _FIRST else len(_FIRST))
+
+
 app = typer.Typer(
     name="vramcast",
-    help="GPU scheduling that knows what a training job needs before it runs.",
+    cls=_InOrder,
+    help="""GPU scheduling that knows what a training job needs before it runs.
+
+    New here? [bold]vramcast demo[/bold] plays a day of it. For a job of your own:
+    [dim]vramcast annotate -f job.yaml --set KEY=VALUE --in-place[/dim] describes it,
+    [dim]vramcast forecast -f job.yaml[/dim] tells what it needs, and with
+    [dim]--sweep batch-size=8..256[/dim] how large its batch may be.
+    """,
     no_args_is_help=True,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
@@ -165,8 +184,9 @@ def forecast(
 ) -> None:
     """Tell what pods will need on each GPU, and why; or how large a batch may be.
 
-    Reads Pods and the pod templates of Jobs, Deployments, PyTorchJobs, RayJobs and others. For each described one:
-    its parts, its bounds by risk, the GPUs that hold it.
+    Reads Pods, and the pod templates of Jobs, Deployments, PyTorchJobs, RayJobs
+    and others. Shows the parts of the need, its bounds by risk, and the GPUs
+    that hold it. [bold]vramcast annotate[/bold] writes the description that it reads.
 
     [dim]vramcast forecast -f job.yaml[/dim]
     [dim]vramcast forecast -f job.yaml --gpu NVIDIA-L40S -o json[/dim]
@@ -185,7 +205,7 @@ def annotate(
     file: Files,
     set_: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="An annotation, without its prefix; may be repeated."),
+        typer.Option("--set", metavar="KEY=VALUE", help=f"An annotation; may be repeated. Keys: {', '.join(KEYS)}."),
     ] = None,
     template: Annotated[
         list[str] | None,
@@ -212,13 +232,14 @@ def annotate(
 ) -> None:
     """Write a task's description into a manifest, where it belongs; or check the one that is there.
 
-    Annotations work on pods, so they belong to the pod template of a Job, CronJob, Deployment, StatefulSet, JobSet,
-    PyTorchJob, TrainJob, RayJob, RayCluster, Volcano Job ... This finds it. Comments and layout stay as they are.
-    [bold]vramcast annotations[/bold] lists the keys.
+    Annotations work on pods, so they belong to the pod template of a Job,
+    CronJob, Deployment, StatefulSet, JobSet, PyTorchJob, TrainJob, RayJob,
+    RayCluster, Volcano Job ... This finds it, and leaves comments and layout
+    as they are. [bold]vramcast annotations[/bold] explains the keys.
 
-    [dim]vramcast annotate -f job.yaml --set parameters=25.6M --set activations=21.5M --set batch-size=64 --diff[/dim]
-    [dim]vramcast annotate -f rayjob.yaml --set gpu-memory=20Gi --template worker --scheduler --in-place[/dim]
-    [dim]vramcast annotate --check -f job.yaml[/dim]
+    [dim]vramcast annotate -f job.yaml --set model=timm/resnet50 --set batch-size=64 --diff[/dim]
+    [dim]vramcast annotate -f rayjob.yaml --set gpu-memory=20Gi --template worker -i[/dim]
+    [dim]vramcast annotate -f job.yaml --check[/dim]
     """
     from vramcast.commands.annotate import SCHEDULER_NAME, Wishes, parse_settings, run_annotate  # noqa: PLC0415
 

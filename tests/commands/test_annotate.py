@@ -418,6 +418,21 @@ def test_and_are_moved_there(file: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert check(file, capsys)[0] == 0
 
 
+def test_of_a_list_the_item_that_is_wrong_is_told_and_mended(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    item = "- kind: Job\n  metadata: {name: other}\n  spec: {template: {spec: {containers: [{name: x}]}}}\n"
+    text = KINDS["List"][0] + item
+    wrong = "  metadata:\n    name: task\n    annotations:\n      vramcast.dev/gpu-memory: 16Gi\n"
+    file.write_text(text.replace("  metadata: {name: task}\n", wrong))
+    code, told = check(file, capsys)
+    assert code == 1
+    assert "Job/task: items[1].metadata.annotations: vramcast.dev/gpu-memory" in told
+    assert "it belongs to items[1].spec.template.metadata.annotations" in told
+    annotate(file, move=True)
+    first, second = yaml.safe_load(file.read_text())["items"][1:]
+    assert first["spec"]["template"]["metadata"]["annotations"] == {"vramcast.dev/gpu-memory": "16Gi"}
+    assert "metadata" not in second["spec"]["template"]
+
+
 def test_annotations_among_the_labels_are_found_too(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file.write_text(KINDS["Pod"][0].replace("  name: task\n", "  name: task\n  labels: {vramcast.dev/model: x}\n"))
     code, told = check(file, capsys)

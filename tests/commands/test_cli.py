@@ -51,7 +51,7 @@ def test_a_wrong_setting_is_one_message_and_ends_with_2(job: str) -> None:
     [
         ((), ("forecast", "annotate", "annotations", "Describe a task")),
         (("forecast",), ("--sweep", "--plot", "batch-size=8..256")),
-        (("annotate",), ("--check", "--move", "--template", "vramcast annotations")),
+        (("annotate",), ("--check", "--move", "--template", "vramcast annotations", *KEYS)),
     ],
 )
 def test_help_teaches(command: tuple[str, ...], teaches: tuple[str, ...]) -> None:

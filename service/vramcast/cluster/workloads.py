@@ -29,6 +29,7 @@ _PLACES: tuple[tuple[str, str], ...] = (
     ("spec.workerGroupSpecs.*.template", "worker *"),
     ("spec.rayClusterSpec.headGroupSpec.template", "head"),  # RayJob
     ("spec.rayClusterSpec.workerGroupSpecs.*.template", "worker *"),
+    ("spec.submitterPodTemplate", "submitter"),
     ("spec.rayClusterConfig.headGroupSpec.template", "head"),  # RayService
     ("spec.rayClusterConfig.workerGroupSpecs.*.template", "worker *"),
     ("spec.leaderWorkerTemplate.leaderTemplate", "leader"),  # LeaderWorkerSet
@@ -89,33 +90,28 @@ class Template:
 
 def find_templates(document: Any) -> list[Template]:
     """Every pod template of a parsed document, a List's items included; none where it holds no pods."""
-    found: list[Template] = []
-    for place, item in _items(document):
-        found += _pod(item, place) or _patches(item, place) or list(_templates(item, place))
-    return found
+    return [template for top, item in _items(document) for template in _found(item, top)]
 
 
 @dataclass(frozen=True, slots=True)
 class Misplaced:
-    """An annotation of ours where no pod gets it."""
+    """An annotation of ours where no pod gets it, and the templates that it may have been meant for."""
 
     place: Place
     name: str
-    belongs: Place | None  # the annotations that it should be among; None where that is not certain
+    value: Any
+    templates: tuple[Template, ...]
 
 
 def find_misplaced(document: Any) -> list[Misplaced]:
     """Annotations on the Job instead of its template, or among the labels."""
-    templates = find_templates(document)
-    if not templates:
-        return []
-    right = {template.annotations_place for template in templates}
-    belongs = templates[0].annotations_place if len(templates) == 1 else None
     return [
-        Misplaced(place, name, belongs)
-        for place, mapping in _named(document, ("annotations", "labels"))
-        if place not in right
-        for name in mapping
+        Misplaced((*top, *place), name, value, templates)
+        for top, item in _items(document)
+        if (templates := tuple(_found(item, top)))
+        for place, mapping in _named(item, ("annotations", "labels"))
+        if (*top, *place) not in {template.annotations_place for template in templates}
+        for name, value in mapping.items()
         if isinstance(name, str) and name.startswith(PREFIX) and name not in DESCRIBES_NOTHING
     ]
 
@@ -138,6 +134,10 @@ def _items(document: Any) -> Iterator[tuple[Place, Mapping[str, Any]]]:
                 yield ("items", index, *place), inner
         return
     yield (), document
+
+
+def _found(item: Mapping[str, Any], top: Place) -> list[Template]:
+    return _pod(item, top) or _patches(item, top) or list(_templates(item, top))
 
 
 def _pod(item: Mapping[str, Any], place: Place) -> list[Template]:

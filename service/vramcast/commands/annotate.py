@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.text import Text
 
 from vramcast.cluster.workloads import Template
-from vramcast.commands.manifests import STDIN, Found, Manifest, notes, parse_manifest, read_text, undescribed
+from vramcast.commands.manifests import STDIN, Found, Manifest, as_text, notes, parse_manifest, read_text, undescribed
 from vramcast.commands.yaml_edits import remove_value, set_value
 from vramcast.core.errors import FieldError, InvalidInput, InvalidTask
 from vramcast.core.names import Product
@@ -103,16 +103,14 @@ def _edit(text: str, source: str, wishes: Wishes) -> tuple[Manifest, Manifest]:
 
 
 def _moved(manifest: Manifest, found: Found, wishes: Wishes) -> dict[str, str]:
-    """What stands in the wrong places of the same document."""
-    values: dict[str, str] = {}
-    for document, misplaced in manifest.misplaced() if wishes.move else ():
-        if document == found.document:
-            mapping = manifest.documents[document]
-            for step in misplaced.place:
-                mapping = mapping[step]
-            value = mapping[misplaced.name]
-            values[misplaced.name] = str(value).lower() if isinstance(value, bool) else str(value)
-    return values
+    """What stands in the wrong places of the same workload."""
+    if not wishes.move:
+        return {}
+    return {
+        misplaced.name: as_text(misplaced.value)
+        for document, misplaced in manifest.misplaced()
+        if document == found.document and found.template in misplaced.templates
+    }
 
 
 def _check_scheduler(template: Template, source: str) -> None:

@@ -57,15 +57,14 @@ class Manifest:
         return [f"{self.source}: {line}" for line in lines]
 
     def _misplaced_lines(self) -> Iterator[str]:
-        for (number, place), group in groupby(self.misplaced(), key=lambda pair: (pair[0], pair[1].place)):
+        for _, group in groupby(self.misplaced(), key=lambda pair: (pair[0], pair[1].place)):
             misplaced = [one for _, one in group]
-            templates = [found.template for found in self.found if found.document == number]
-            several = len(templates) > 1
-            belongs = "the annotations of one of its pod templates" if several else show(templates[0].annotations_place)
+            first, *others = misplaced[0].templates
+            belongs = "the annotations of one of its pod templates" if others else show(first.annotations_place)
+            choose = " --template ROLE" if others else ""
             names = ", ".join(one.name for one in misplaced)
-            choose = " --template ROLE" if several else ""
             yield (
-                f"{templates[0].kind}/{templates[0].name}: {show(place)}: {names}: no pod gets what stands here; it "
+                f"{first.kind}/{first.name}: {show(misplaced[0].place)}: {names}: no pod gets what stands here; it "
                 f"belongs to {belongs}: `vramcast annotate -f {self.source} --move{choose} --in-place` moves it"
             )
 
@@ -103,7 +102,7 @@ def parse_manifest(text: str, source: str) -> Manifest:
 def _find(document: int, template: Template) -> Found:
     place = f"{template.label}: {show(template.annotations_place)}"
     unquoted = [
-        f'{place}: {name}: {_yaml(value)} is not a string: write it in quotes, "{_yaml(value)}"'
+        f'{place}: {name}: {as_text(value)} is not a string: write it in quotes, "{as_text(value)}"'
         for name, value in template.annotations.items()
         if str(name).startswith(PREFIX) and not isinstance(value, str)
     ]
@@ -117,7 +116,8 @@ def _find(document: int, template: Template) -> Found:
     return Found(document, template, record, tuple(f"{place}: {error}" for error in wrong))
 
 
-def _yaml(value: Any) -> str:
+def as_text(value: Any) -> str:
+    """As a value stood in the YAML that it was read from."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 

@@ -8,7 +8,6 @@ compared: what changed must be what was asked for, or the edit is refused.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from itertools import pairwise
@@ -226,7 +225,9 @@ def _is_quoted(node: yaml.Node) -> bool:
 def scalar(text: str, *, quoted: bool = False) -> str:
     """Plain only where every reader of YAML, 1.1 and 1.2, takes it for a string."""
     plain = _PLAIN.fullmatch(text) and not _NUMBER_LIKE.fullmatch(text) and len(text) > 1 and text[-1] != ":"
-    return text if plain and not quoted and yaml.safe_load(text) == text else json.dumps(text, ensure_ascii=False)
+    if plain and not quoted and yaml.safe_load(text) == text:
+        return text
+    return str(yaml.safe_dump(text, default_style='"', allow_unicode=True, width=len(text) * 16 + 80)).rstrip("\n")
 
 
 def _lines(content: Content, step: int) -> list[str]:
