@@ -10,12 +10,14 @@ import pytest
 import yaml
 
 from tests.commands.kinds import KINDS
+from tests.forecast.networks import traced_cnn
 from vramcast.commands.annotate import Wishes, parse_settings, run_annotate
 from vramcast.commands.forecast import run_forecast
 from vramcast.commands.plot_file import draw_sweeps
 from vramcast.commands.terminal_plot import TerminalPlot
 from vramcast.core.errors import InvalidInput
 from vramcast.forecast.forecaster import PhysicsForecaster
+from vramcast.forecast.profiles import encode_profile
 from vramcast.forecast.sweep import parse_sweep
 
 SUMMARY = ("parameters=25.6M", "activations=11.1M", "batch-size=64")
@@ -53,6 +55,16 @@ def test_pods_of_every_kind_are_forecast(kind: str, file: Path, capsys: pytest.C
     (told,) = json.loads(forecast(capsys, file, output="json", gpus=("Tesla-T4",)))
     assert (told["pod"], told["level"]) == ("default/task", "summary")
     assert [one["product"] for one in told["forecasts"]] == ["Tesla-T4"]
+
+
+def test_a_profile_is_forecast_and_swept(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    describe(file, KINDS["PyTorchJob"][0], f"profile={encode_profile(traced_cnn())}", "batch-size=16")
+    (told,) = json.loads(forecast(capsys, file, output="json"))
+    assert (told["level"], told["role"]) == ("profile", "Worker")
+    (swept,) = json.loads(forecast(capsys, file, output="json", sweep="batch-size=8..64"))
+    medians = [point["median_bytes"] for point in swept["points"]]
+    assert medians == sorted(medians)
+    assert medians[1] == next(one["median_bytes"] for one in told["forecasts"] if one["product"] == swept["product"])
 
 
 def test_several_documents_and_files_come_out_in_their_order(
@@ -149,6 +161,13 @@ def test_the_sweep_is_drawn_with_the_gpus_lines_and_the_answers(file: Path, caps
     assert any(f"{answers['NVIDIA-H200']:,}" in line for line in drawn.splitlines() if "NVIDIA-H200" in line)
     assert "needed at risk 0.05" in drawn
     assert max(len(line) for line in drawn.splitlines()) <= 100
+
+
+def test_many_values_have_few_ticks_at_even_distances(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    describe(file, KINDS["Job"][0])
+    drawn = forecast(capsys, file, sweep="batch-size=8..512:8").splitlines()
+    axis = next(number for number, line in enumerate(drawn) if "└" in line)
+    assert drawn[axis + 1].split() == ["8", "64", "120", "176", "232", "288", "344", "400", "456", "512"]
 
 
 def test_a_file_for_the_plot_needs_a_name_that_says_its_format(tmp_path: Path) -> None:

@@ -77,7 +77,7 @@ def read_text(path: Path) -> str:
         with path.open(encoding="utf-8", newline="") as file:
             return file.read()
     except (OSError, UnicodeError) as error:
-        raise InvalidInput(f"{path}: {error}") from None
+        raise InvalidInput(f"{path}: {getattr(error, 'strerror', None) or error}") from None
 
 
 def read_manifest(path: Path) -> Manifest:

@@ -23,6 +23,7 @@ _DRAWN = Product("NVIDIA-A100-SXM4-40GB")
 _WIDEST, _PLOT_ROWS = 84, 18
 _MOST_ROWS = 16
 _ABOUT_THE_SAME = 1.02
+_MOST_TICKS = 10
 # What the name of a product has besides the name that people call it by.
 _BESIDE = ("NVIDIA-", "Tesla-", "GeForce-", "-SXM2", "-SXM3", "-SXM4", "-PCIE", "-PCIe", "-HBM3")
 
@@ -104,7 +105,13 @@ def _plot(report: SweepReport, console_width: int) -> list[Text]:
     for usable, _, largest in shown:
         if largest is not None and report.sweep.values[0] <= largest <= report.sweep.values[-1]:
             plot.mark(largest, usable, f" {largest} ", "bold green")
-    return plot.render(report.sweep.values, "GiB")
+    return plot.render(_ticks(report.sweep.values), "GiB")
+
+
+def _ticks(values: Sequence[int]) -> Sequence[int]:
+    """Of many values some, at even distances, and always the last."""
+    step = -(-len(values) // _MOST_TICKS)
+    return values[(len(values) - 1) % step :: step]
 
 
 def _legend(report: SweepReport) -> Text:
@@ -119,7 +126,7 @@ def _largest_table(report: SweepReport) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("GPU", no_wrap=True)
     table.add_column("usable GiB", justify="right")
-    table.add_column(f"largest {key}", justify="right", style="bold")
+    table.add_column(f"largest {key}", justify="right", style="bold", min_width=len(key))
     table.add_column("in eights", justify="right")
     table.add_column("median", justify="right")
     table.add_column(f"risk {report.risk:g}", justify="right")
