@@ -207,6 +207,9 @@ def annotate(
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help=f"An annotation; may be repeated. Keys: {', '.join(KEYS)}."),
     ] = None,
+    unset: Annotated[
+        list[str] | None, typer.Option(metavar="KEY", help="An annotation to take away; may be repeated.")
+    ] = None,
     template: Annotated[
         list[str] | None,
         typer.Option(
@@ -241,10 +244,16 @@ def annotate(
     [dim]vramcast annotate -f rayjob.yaml --set gpu-memory=20Gi --template worker -i[/dim]
     [dim]vramcast annotate -f job.yaml --check[/dim]
     """
-    from vramcast.commands.annotate import SCHEDULER_NAME, Wishes, parse_settings, run_annotate  # noqa: PLC0415
+    from vramcast.commands.annotate import (  # noqa: PLC0415
+        SCHEDULER_NAME,
+        Wishes,
+        parse_names,
+        parse_settings,
+        run_annotate,
+    )
 
     name = scheduler_name or (SCHEDULER_NAME if scheduler else None)
-    wishes = Wishes(parse_settings(set_ or ()), tuple(template or ()), name, move)
+    wishes = Wishes(parse_settings(set_ or ()), tuple(template or ()), name, move, parse_names(unset or ()))
     raise typer.Exit(run_annotate(file, wishes, in_place=in_place, check=check, diff=diff))
 
 

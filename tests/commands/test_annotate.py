@@ -14,7 +14,7 @@ import yaml
 
 from tests.commands.kinds import KINDS
 from vramcast.cluster.workloads import find_templates, show
-from vramcast.commands.annotate import SCHEDULER_NAME, Wishes, parse_settings, run_annotate
+from vramcast.commands.annotate import SCHEDULER_NAME, Wishes, parse_names, parse_settings, run_annotate
 from vramcast.core.errors import InvalidInput
 
 SUMMARY = ("parameters=25.6M", "activations=11.1M", "batch-size=64")
@@ -287,6 +287,17 @@ def test_a_second_time_changes_values_where_they_stand(file: Path) -> None:
     assert file.read_text() == once.replace('batch-size: "64"', 'batch-size: "128"')
 
 
+def test_what_is_taken_away_goes_with_its_line_and_the_misspelt_can_go_too(file: Path) -> None:
+    file.write_text(described("team: vision", "vramcast.dev/gpu-memory: 16Gi", 'vramcast.dev/batch_size: "8"  # oops'))
+    annotate(file, *SUMMARY, unset=parse_names(["gpu-memory", "vramcast.dev/batch_size", "layers"]))
+    annotations = yaml.safe_load(file.read_text())["metadata"]["annotations"]
+    assert annotations == {
+        "team": "vision", "vramcast.dev/parameters": "25.6M", "vramcast.dev/activations": "11.1M",
+        "vramcast.dev/batch-size": "64",
+    }  # fmt: skip
+    assert "oops" not in file.read_text()
+
+
 @pytest.mark.parametrize(
     ("setting", "line"),
     [
@@ -338,6 +349,15 @@ def test_a_diff_shows_what_changes_and_changes_nothing(file: Path, capsys: pytes
     assert {line[1:].strip() for line in lines} >= SUMMARY_LINES
     assert all(line.startswith("+") for line in lines)
     assert file.read_text() == KINDS["Job"][0]
+
+
+def test_what_was_written_in_place_is_shown(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file.write_text(KINDS["Job"][0])
+    annotate(file, *SUMMARY)
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert {line[1:].strip() for line in err.splitlines() if line.startswith("+ ")} >= SUMMARY_LINES
+    assert err.endswith(f"annotated: {file}\n")
 
 
 def test_standard_input_is_read_and_has_no_place(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -173,6 +174,15 @@ def test_many_values_have_few_ticks_at_even_distances(file: Path, capsys: pytest
 def test_a_file_for_the_plot_needs_a_name_that_says_its_format(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match=r"\.png, \.svg, \.pdf"):
         draw_sweeps([], tmp_path / "plot")
+
+
+@pytest.mark.skipif(find_spec("matplotlib") is not None, reason="with matplotlib it is drawn: see tests/train")
+def test_a_plot_without_matplotlib_is_told_what_to_install(
+    file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    describe(file, KINDS["Job"][0])
+    with pytest.raises(InvalidInput, match=r"pip install matplotlib \(the extra vramcast\[train\] brings it too\)"):
+        forecast(capsys, file, sweep="batch-size=8..16", plot=tmp_path / "plot.png")
 
 
 # --- the plot itself

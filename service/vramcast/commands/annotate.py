@@ -35,10 +35,11 @@ class Wishes:
     templates: tuple[str, ...] = ()
     scheduler_name: str | None = None
     move: bool = False
+    unset: tuple[str, ...] = ()
 
     @property
     def change(self) -> bool:
-        return bool(self.settings or self.scheduler_name or self.move)
+        return bool(self.settings or self.scheduler_name or self.move or self.unset)
 
 
 def run_annotate(paths: Iterable[Path], wishes: Wishes, *, in_place: bool, check: bool, diff: bool) -> int:
@@ -81,6 +82,11 @@ def parse_settings(pairs: Iterable[str]) -> dict[str, str]:
     return settings
 
 
+def parse_names(names: Iterable[str]) -> tuple[str, ...]:
+    """Annotations to take away, with or without the prefix: also those that nobody knows any more."""
+    return tuple(PREFIX + name.strip().removeprefix(PREFIX) for name in names)
+
+
 def _edit(text: str, source: str, wishes: Wishes) -> tuple[Manifest, Manifest]:
     before = parse_manifest(text, source)
     for found in _select(before, wishes):
@@ -88,6 +94,9 @@ def _edit(text: str, source: str, wishes: Wishes) -> tuple[Manifest, Manifest]:
             text = set_value(text, found.document, place, value, source)
         for name, value in {**_moved(before, found, wishes), **wishes.settings}.items():
             text = set_value(text, found.document, (*found.template.annotations_place, name), value, source)
+        for name in wishes.unset:
+            if name in found.template.annotations:
+                text = remove_value(text, found.document, (*found.template.annotations_place, name), source)
         if wishes.scheduler_name is not None:
             _check_scheduler(found.template, source)
             text = set_value(text, found.document, found.template.scheduler_place, wishes.scheduler_name, source)
@@ -194,23 +203,22 @@ def _check(path: Path, wishes: Wishes) -> int:
 
 
 def _deliver(path: Path, before: Manifest, after: Manifest, *, in_place: bool, diff: bool) -> None:
-    if diff:
-        _print_diff(before, after)
-    elif not in_place:
+    console = Console(stderr=True, soft_wrap=True, highlight=False)
+    if diff or in_place:
+        _print_diff(before, after, Console(soft_wrap=True, highlight=False) if diff else console)
+    else:
         sys.stdout.write(after.text)
     if in_place and after.text != before.text:
         _write(path.resolve(), after.text)
-    console = Console(stderr=True, soft_wrap=True, highlight=False)
     for line in _mistakes(after):
         console.print(Text.assemble(("still wrong: ", "yellow"), line))
-    if in_place and not diff:
+    if in_place:
         done = "annotated" if after.text != before.text else "unchanged"
         console.print(Text.assemble((f"{done}: ", "green"), str(path)))
 
 
-def _print_diff(before: Manifest, after: Manifest) -> None:
+def _print_diff(before: Manifest, after: Manifest, console: Console) -> None:
     colors = {"+": "green", "-": "red", "@": "cyan"}
-    console = Console(soft_wrap=True, highlight=False)
     lines = difflib.unified_diff(
         before.text.splitlines(), after.text.splitlines(), before.source, f"{after.source} (annotated)", lineterm=""
     )
