@@ -15,6 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.api.client import Client
 from tests.fakes import FakeCluster, new_fake_service, pod_manifest, shared_pod, sharing_node, whole_node
 from vramcast.cluster.seam import BindingWrite, BindResult, Fate
+from vramcast.core.adaptive import MAX_CELLS
 from vramcast.core.forecast import Source
 from vramcast.core.gpu import read_node
 from vramcast.core.names import NodeName, PodUid, Product
@@ -71,6 +72,19 @@ CONTRACT = {
     ("vramcast_telemetry_age_seconds", "gauge", ()),
     ("vramcast_telemetry_looks_total", "counter", ("result",)),
     ("vramcast_telemetry_faults_total", "counter", ("fault",)),
+    ("vramcast_calibration_factor", "gauge", ("product", "family", "risk")),
+    ("vramcast_calibration_level", "gauge", ("product", "family")),
+    ("vramcast_calibration_outcomes_total", "counter", ("product", "family")),
+    ("vramcast_calibration_misses_total", "counter", ("product", "family")),
+    ("vramcast_calibration_shifts_total", "counter", ("product", "family")),
+    ("vramcast_calibration_mode", "gauge", ("mode",)),
+    ("vramcast_calibration_deaths", "gauge", ()),
+    ("vramcast_drift_ratio", "gauge", ("product", "family")),
+    ("vramcast_drift_coverage_ratio", "gauge", ("product", "family")),
+    ("vramcast_drift_deviations", "gauge", ("product", "family")),
+    ("vramcast_memory_saves_total", "counter", ("result",)),
+    ("vramcast_memory_unsaved_seconds", "gauge", ()),
+    ("vramcast_model_info", "gauge", ("version", "source", "role")),
     ("vramcast_build_info", "gauge", ("version",)),
 }
 # Behind the setting detail_metrics.
@@ -100,7 +114,10 @@ CLOSED = {
     "ending": {"succeeded", "failed", "oom", "stopped"},
     "why": {"too_short", "no_telemetry", "partly_seen", "unclear", "unknown_end"},
     "phase": {"running", "ended"},
-    "result": {"ok", "failed"},
+    "result": {"ok", "failed", "saved", "conflict"},
+    "risk": {"0.5", "0.1", "0.05", "0.01", "0.001"},
+    "mode": {"learn", "frozen", "off"},
+    "role": {"office"},
     "fault": {
         "not_a_number", "negative", "unit", "no_node", "unknown_node", "no_gpu", "duplicate", "stale", "ahead",
     },
@@ -163,6 +180,9 @@ async def live_through_everything(client: Client, cluster: FakeCluster) -> None:
     for ending in Ending:
         measuring.accuracy.record(outcome(ending))
     measuring.state.configured = True
+    client.service.learner.calibrator.model_version = "m"
+    for ending in Ending:
+        client.service.learner.calibrator.record(outcome(ending))
     # Counted in mode observe alone.
     client.service.metrics.shadow_placements.labels(Reason.FITS.label).inc()
 
@@ -248,7 +268,10 @@ def test_label_values_come_from_a_closed_set(client: Client, label: str) -> None
 
 
 @pytest.mark.parametrize(
-    "label", ["verb", "cause", "fate", "state", "kind", "ending", "why", "phase", "result", "fault"]
+    "label",
+    [
+        "verb", "cause", "fate", "state", "kind", "ending", "why", "phase", "result", "fault", "risk", "mode", "role",
+    ],  # fmt: skip
 )
 def test_the_closed_sets_hold_nothing_that_never_happens(client: Client, label: str) -> None:
     assert values(client, label) == CLOSED[label]
@@ -275,6 +298,16 @@ def test_products_and_families_from_anywhere_stay_a_bounded_number_of_series() -
     assert values(client, "family") == {"unknown", "other"}
     assert len(values(client, "product")) <= 81
     assert sum(s.value for f in scraped(client) if f.name == "vramcast_outcomes" for s in f.samples) == 300
+
+
+def test_cells_stay_a_bounded_number_of_series_whatever_pods_claim() -> None:
+    service = new_fake_service()
+    service.learner.calibrator.model_version = "m"
+    for number in range(300):
+        service.learner.calibrator.record(outcome(Ending.SUCCEEDED, f"family-{number}", f"product-{number}"))
+    client = Client(service)
+    assert values(client, "family") == {"unknown"}
+    assert len(values(client, "product")) == MAX_CELLS
 
 
 def test_details_of_pods_and_gpus_come_with_their_setting_alone() -> None:

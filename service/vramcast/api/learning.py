@@ -5,7 +5,7 @@ Lives on the event loop, as everything under api/. What it knows is one section 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import structlog
@@ -36,6 +36,11 @@ class Learner:
     def applied(self) -> Calibrator | None:
         """For the forecaster: None where bounds are to stay as the artifact has them."""
         return None if self.mode is CalibrationMode.OFF else self.calibrator
+
+    def models(self) -> Iterator[tuple[str, str]]:
+        """(role, version) of what forecasts here."""
+        if self.calibrator.model_version:
+            yield "office", self.calibrator.model_version
 
     @property
     def revision(self) -> int:
