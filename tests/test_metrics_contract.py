@@ -98,7 +98,7 @@ DETAIL = {
 
 # The series of a label whose values came from outside would have no end.
 CLOSED = {
-    "verb": {"filter", "prioritize", "bind", "preempt", "forecast", "explain", "state"},
+    "verb": {"filter", "prioritize", "bind", "preempt", "forecast", "explain", "state", "records"},
     "cause": {
         "bad_request", "too_large", "not_synced", "defect", "not_bound", "no_room", Fate.REFUSED, Fate.UNKNOWN,
     },
@@ -122,6 +122,9 @@ CLOSED = {
         "not_a_number", "negative", "unit", "no_node", "unknown_node", "no_gpu", "duplicate", "stale", "ahead",
     },
 }  # fmt: skip
+ALWAYS_SEEN = (
+    "verb", "cause", "fate", "state", "kind", "ending", "why", "phase", "result", "fault", "risk", "mode", "role",
+)  # fmt: skip
 # As many values as the cluster has GPU products, and one.
 OPEN = {"product", "version"}
 GPU = {"nvidia.com/gpu": "1"}
@@ -176,6 +179,7 @@ async def live_through_everything(client: Client, cluster: FakeCluster) -> None:
     await client.send("POST", "/no/such/address", b"{}")
     await client.send("BREW", "/filter")
     await client.send("GET", "/state")
+    await client.send("GET", "/records")
     measuring = client.service.measuring
     for ending in Ending:
         measuring.accuracy.record(outcome(ending))
@@ -267,12 +271,7 @@ def test_label_values_come_from_a_closed_set(client: Client, label: str) -> None
     assert values(client, label) <= CLOSED[label]
 
 
-@pytest.mark.parametrize(
-    "label",
-    [
-        "verb", "cause", "fate", "state", "kind", "ending", "why", "phase", "result", "fault", "risk", "mode", "role",
-    ],  # fmt: skip
-)
+@pytest.mark.parametrize("label", ALWAYS_SEEN)
 def test_the_closed_sets_hold_nothing_that_never_happens(client: Client, label: str) -> None:
     assert values(client, label) == CLOSED[label]
 

@@ -58,6 +58,7 @@ DEFAULTS = {
     "telemetry_pod_labels": "exported_pod,pod",
     "telemetry_namespace_labels": "exported_namespace,namespace",
     "telemetry_pod_values": "auto",
+    "records_kept": 2000,
     "min_run_seconds": 60.0,
     "oom_exit_codes": "",
     "detail_metrics": False,

@@ -169,6 +169,9 @@ class Settings(BaseModel):
         PodValues.AUTO,
         description="what a series with a pod's name shows: pod (its own memory), gpu (the whole GPU's), or auto",
     )
+    records_kept: int = Field(
+        2000, ge=0, le=100_000, description="measured runs kept in memory for `vramcast export-records`; 0: none"
+    )
     min_run_seconds: float = Field(60.0, ge=0, le=86400, description="shorter runs are not measured, unless by an OOM")
     oom_exit_codes: str = Field(
         "",

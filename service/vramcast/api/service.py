@@ -260,7 +260,7 @@ def _learned_view(service: Service) -> LearnedView:
         modes=tuple(CalibrationMode),
         cells=tuple(learner.calibrator.cells()) if service.may_count else (),
         deaths=len(learner.returns),
-        saves=memory.saves,
+        saves={save.value: count for save, count in memory.saves.items()},
         unsaved_seconds=None if memory.shelf is None else memory.unsaved_seconds,
         models=tuple(ModelView(version, _source(version), role) for role, version in learner.models()),
     )

@@ -15,7 +15,7 @@ from vramcast.core.ledger import Ledger
 from vramcast.core.promise import State
 from vramcast.core.quantity import MIB
 
-VERBS = ("filter", "prioritize", "bind", "preempt", "forecast", "explain", "state")
+VERBS = ("filter", "prioritize", "bind", "preempt", "forecast", "explain", "state", "records")
 
 _LATENCY_BUCKETS = (
     0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0,
