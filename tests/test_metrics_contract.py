@@ -14,6 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tests.api.client import Client
 from tests.fakes import FakeCluster, new_fake_service, pod_manifest, shared_pod, sharing_node, whole_node
+from vramcast.api.shadow import Candidate, Shadow
 from vramcast.cluster.seam import BindingWrite, BindResult, Fate
 from vramcast.core.adaptive import MAX_CELLS
 from vramcast.core.forecast import Source
@@ -23,6 +24,8 @@ from vramcast.core.outcome import Ending, Outcome
 from vramcast.core.promise import State
 from vramcast.core.reasons import Reason
 from vramcast.core.vocabulary import Architecture, Level
+from vramcast.forecast.adapted import AdaptedForecaster
+from vramcast.forecast.forecaster import PhysicsForecaster
 from vramcast.settings import load_settings
 
 README = Path(__file__).parents[1] / "README.md"
@@ -85,6 +88,20 @@ CONTRACT = {
     ("vramcast_memory_saves_total", "counter", ("result",)),
     ("vramcast_memory_unsaved_seconds", "gauge", ()),
     ("vramcast_model_info", "gauge", ("version", "source", "role")),
+    ("vramcast_candidate_standing", "gauge", ("standing",)),
+    ("vramcast_candidate_loads_total", "counter", ("result",)),
+    ("vramcast_promotions_total", "counter", ()),
+    *(
+        (f"vramcast_comparison_{name}", "gauge", ("role",))
+        for name in (
+            "outcomes",
+            "loss_ratio",
+            "coverage_ratio",
+            "promised_ratio",
+            "error_ratio",
+            "over_reservation_ratio",
+        )
+    ),
     ("vramcast_build_info", "gauge", ("version",)),
 }
 # Behind the setting detail_metrics.
@@ -117,13 +134,15 @@ CLOSED = {
     "result": {"ok", "failed", "saved", "conflict"},
     "risk": {"0.5", "0.1", "0.05", "0.01", "0.001"},
     "mode": {"learn", "frozen", "off"},
-    "role": {"office"},
+    "role": {"office", "candidate"},
+    "standing": {"none", "unusable", "waiting", "ready", "worse"},
     "fault": {
         "not_a_number", "negative", "unit", "no_node", "unknown_node", "no_gpu", "duplicate", "stale", "ahead",
     },
 }  # fmt: skip
 ALWAYS_SEEN = (
     "verb", "cause", "fate", "state", "kind", "ending", "why", "phase", "result", "fault", "risk", "mode", "role",
+    "standing",
 )  # fmt: skip
 # As many values as the cluster has GPU products, and one.
 OPEN = {"product", "version"}
@@ -187,6 +206,10 @@ async def live_through_everything(client: Client, cluster: FakeCluster) -> None:
     client.service.learner.calibrator.model_version = "m"
     for ending in Ending:
         client.service.learner.calibrator.record(outcome(ending))
+    adapted = AdaptedForecaster(PhysicsForecaster(0.05), None)
+    client.service.learner.shadow = shadow = Shadow(client.service.settings, adapted, PhysicsForecaster(0.05))
+    shadow.candidate = Candidate(PhysicsForecaster(0.05), client.service.learner.calibrator)
+    shadow.candidate.comparison.add(outcome(Ending.SUCCEEDED), outcome(Ending.OOM))
     # Counted in mode observe alone.
     client.service.metrics.shadow_placements.labels(Reason.FITS.label).inc()
 

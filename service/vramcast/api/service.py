@@ -18,10 +18,12 @@ from vramcast.api.leadership import Leadership, NoElection
 from vramcast.api.learning import Learner
 from vramcast.api.measuring import Measuring
 from vramcast.api.memory import Memory
+from vramcast.api.shadow import Shadow
 from vramcast.api.turned_away import TurnedAwayPods
 from vramcast.cluster.objects import NO_METADATA, Pod, to_record
 from vramcast.cluster.seam import Cluster, PodEvent
 from vramcast.core.changes import Change, PodGone, PodSeen, PodsListed
+from vramcast.core.comparison import summarize
 from vramcast.core.errors import InvalidTask, NotSynced
 from vramcast.core.forecast import Forecast, Forecaster, Source
 from vramcast.core.names import PodUid, Product
@@ -33,6 +35,7 @@ from vramcast.core.task import Task
 from vramcast.forecast import physics
 from vramcast.observe.accuracy import AccuracyCollector, TelemetryView
 from vramcast.observe.calibration import CalibrationCollector, LearnedView, ModelView
+from vramcast.observe.comparison import ShadowCollector, ShadowView
 from vramcast.observe.detail import DetailCollector, PodView
 from vramcast.observe.metrics import Metrics
 from vramcast.settings import CalibrationMode, Mode, Settings
@@ -235,6 +238,7 @@ def new_service(
         AccuracyCollector(measuring.accuracy, lambda: _telemetry_view(service), lambda: service.may_count)
     )
     metrics.registry.register(CalibrationCollector(lambda: _learned_view(service)))
+    metrics.registry.register(ShadowCollector(lambda: _shadow_view(learner.shadow)))
     if settings.detail_metrics:
         metrics.registry.register(DetailCollector(state.ledger, lambda: _pod_views(service)))
     return service
@@ -264,6 +268,14 @@ def _learned_view(service: Service) -> LearnedView:
         unsaved_seconds=None if memory.shelf is None else memory.unsaved_seconds,
         models=tuple(ModelView(version, _source(version), role) for role, version in learner.models()),
     )
+
+
+def _shadow_view(shadow: Shadow | None) -> ShadowView:
+    if shadow is None:
+        return ShadowView()
+    compared = shadow.candidate.comparison if shadow.candidate is not None else None
+    figures = {"office": summarize(compared.office), "candidate": summarize(compared.candidate)} if compared else {}
+    return ShadowView(shadow.standing(), shadow.loads, shadow.promotions, figures)
 
 
 def _source(version: str) -> str:
