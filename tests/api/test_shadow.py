@@ -1,4 +1,4 @@
-"""A candidate in the shadow: compared on live outcomes, promoted by its rule, and never a danger to who is in office."""
+"""A candidate in the shadow: compared on live outcomes, promoted by its rule, and never a danger to the office."""
 
 from __future__ import annotations
 
