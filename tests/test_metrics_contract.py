@@ -98,7 +98,7 @@ CLOSED = {
     "family": {*Architecture, "unknown", "other"},
     "level": {*Level, "other"},
     "ending": {"succeeded", "failed", "oom", "stopped"},
-    "why": {"too_short", "no_telemetry", "partly_seen", "unclear", "unknown_end"},
+    "why": {"too_short", "no_telemetry", "partly_seen", "unused", "unclear", "unknown_end"},
     "phase": {"running", "ended"},
     "result": {"ok", "failed"},
     "fault": {

@@ -97,6 +97,33 @@ def test_equal_values_are_the_pods_own_where_the_setting_says_so() -> None:
     assert found.observed_mib == {"p": 9_000, "q": 9_000}
 
 
+def test_one_name_beside_another_value_for_the_gpu_is_the_pods_own() -> None:
+    found = split(SHARING, [used(12_000), used(9_000, pod="p")], tenant("p", 10_000, 0), before={0: 3_000})
+    assert found.observed_mib == {"p": 9_000}
+    assert found.strangers_mib == (3_000, 0)
+
+
+@pytest.mark.parametrize("readings", [[used(9_000), used(9_000, pod="p")], [used(9_040), used(9_000, pod="p")]])
+def test_who_is_not_named_where_nothing_is_left_over_uses_nothing_yet(readings: list[Reading]) -> None:
+    found = split(SHARING, readings, tenant("p", 10_000, 0), tenant("pulls", 10_000, 0), values=PodValues.POD)
+    assert found.observed_mib == {"p": 9_000, "pulls": 0}
+    assert found.unclear == set()
+
+
+def test_who_is_not_named_where_much_is_left_over_is_unclear() -> None:
+    readings = [used(12_000), used(9_000, pod="p")]
+    found = split(SHARING, readings, tenant("p", 10_000, 0), tenant("q", 10_000, 0))
+    assert found.observed_mib == {"p": 9_000}
+    assert found.unclear == {"q"}
+    assert found.strangers_mib == (0, 0)
+
+
+def test_pods_on_an_empty_gpu_use_nothing_yet() -> None:
+    found = split(SHARING, [used(5_010)], tenant("p", 10_000, 0), tenant("q", 4_000, 0), before={0: 5_000})
+    assert found.observed_mib == {"p": 0, "q": 0}
+    assert found.strangers_mib == (5_000, 0)
+
+
 def test_a_name_that_is_none_of_ours_is_no_name() -> None:
     """The exporter's own pod, where Prometheus wrote that over the task's."""
     found = split(SHARING, [used(8_000, pod="dcgm-exporter-x")], tenant("p", 10_000, 0))
