@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from tests.fakes import gfd_labels, sharing_node, whole_node
 
 from vramcast.core.attribution import Division, divide
@@ -194,3 +196,17 @@ def test_a_gpu_in_slices_is_not_counted_once_more_as_a_whole() -> None:
 @pytest.mark.parametrize("node", [SHARING, WHOLE, SLICED])
 def test_no_readings_no_strangers(node: NodeGpus) -> None:
     assert max(split(node, [], tenant("p")).strangers_mib, default=0) == 0
+
+
+SIZES = st.integers(0, 15_000)
+
+
+@given(SIZES, SIZES, SIZES, SIZES, SIZES, st.booleans(), st.sampled_from(PodValues))
+def test_promises_and_strangers_never_add_up_to_less_than_what_is_used(
+    p_mib: int, q_mib: int, others_mib: int, p_promised: int, q_promised: int, q_named: bool, values: PodValues
+) -> None:
+    """Whoever is named or not, and whatever the values are taken for."""
+    total = p_mib + q_mib + others_mib
+    readings = [used(total), used(p_mib, pod="p"), *([used(q_mib, pod="q")] if q_named else [])]
+    found = split(SHARING, readings, tenant("p", p_promised, 0), tenant("q", q_promised, 0), values=values)
+    assert p_promised + q_promised + found.strangers_mib[0] >= total
