@@ -151,6 +151,23 @@ def main() -> None:
             )
             print(line, flush=True)
             lines.append(line)
+    if arguments.out:
+        arguments.out.write_text(page(lines, arguments.groups))
+
+
+def page(lines: list[str], groups: int) -> str:
+    return f"""# Bounds that learn, on laws that the model does not know
+
+`python -m bench.adaptive --out docs/benchmarks/adaptive.md`: {groups} groups of {RUNS} runs for each variant and law
+(tests/core/laws.py), at a risk of {RISK:g}. *Early* is the coverage of a group's first 60 runs; *coverage*, *worst
+tenth* (of the groups) and *over* (the median of promise over need, less 1) are of the runs after those, or for the law
+that changes from 60 runs after the change on. The *oracle* knows the law and promises its quantile; *price* is over
+divided by the oracle's.
+
+| variant | law | early | coverage | worst tenth | over | oracle | price |
+|---|---|---|---|---|---|---|---|
+{chr(10).join(lines)}
+"""
 
 
 if __name__ == "__main__":

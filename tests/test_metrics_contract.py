@@ -14,7 +14,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tests.api.client import Client
 from tests.fakes import FakeCluster, new_fake_service, pod_manifest, shared_pod, sharing_node, whole_node
+from vramcast.api.shadow import Candidate, Shadow
 from vramcast.cluster.seam import BindingWrite, BindResult, Fate
+from vramcast.core.adaptive import MAX_CELLS
 from vramcast.core.forecast import Source
 from vramcast.core.gpu import read_node
 from vramcast.core.names import NodeName, PodUid, Product
@@ -22,6 +24,8 @@ from vramcast.core.outcome import Ending, Outcome
 from vramcast.core.promise import State
 from vramcast.core.reasons import Reason
 from vramcast.core.vocabulary import Architecture, Level
+from vramcast.forecast.adapted import AdaptedForecaster
+from vramcast.forecast.forecaster import PhysicsForecaster
 from vramcast.settings import load_settings
 
 README = Path(__file__).parents[1] / "README.md"
@@ -71,6 +75,33 @@ CONTRACT = {
     ("vramcast_telemetry_age_seconds", "gauge", ()),
     ("vramcast_telemetry_looks_total", "counter", ("result",)),
     ("vramcast_telemetry_faults_total", "counter", ("fault",)),
+    ("vramcast_calibration_factor", "gauge", ("product", "family", "risk")),
+    ("vramcast_calibration_level", "gauge", ("product", "family")),
+    ("vramcast_calibration_outcomes_total", "counter", ("product", "family")),
+    ("vramcast_calibration_misses_total", "counter", ("product", "family")),
+    ("vramcast_calibration_shifts_total", "counter", ("product", "family")),
+    ("vramcast_calibration_mode", "gauge", ("mode",)),
+    ("vramcast_calibration_deaths", "gauge", ()),
+    ("vramcast_drift_ratio", "gauge", ("product", "family")),
+    ("vramcast_drift_coverage_ratio", "gauge", ("product", "family")),
+    ("vramcast_drift_deviations", "gauge", ("product", "family")),
+    ("vramcast_memory_saves_total", "counter", ("result",)),
+    ("vramcast_memory_unsaved_seconds", "gauge", ()),
+    ("vramcast_model_info", "gauge", ("version", "source", "role")),
+    ("vramcast_candidate_standing", "gauge", ("standing",)),
+    ("vramcast_candidate_loads_total", "counter", ("result",)),
+    ("vramcast_promotions_total", "counter", ()),
+    *(
+        (f"vramcast_comparison_{name}", "gauge", ("role",))
+        for name in (
+            "outcomes",
+            "loss_ratio",
+            "coverage_ratio",
+            "promised_ratio",
+            "error_ratio",
+            "over_reservation_ratio",
+        )
+    ),
     ("vramcast_build_info", "gauge", ("version",)),
 }
 # Behind the setting detail_metrics.
@@ -84,7 +115,7 @@ DETAIL = {
 
 # The series of a label whose values came from outside would have no end.
 CLOSED = {
-    "verb": {"filter", "prioritize", "bind", "preempt", "forecast", "explain", "state"},
+    "verb": {"filter", "prioritize", "bind", "preempt", "forecast", "explain", "state", "records"},
     "cause": {
         "bad_request", "too_large", "not_synced", "defect", "not_bound", "no_room", Fate.REFUSED, Fate.UNKNOWN,
     },
@@ -98,13 +129,21 @@ CLOSED = {
     "family": {*Architecture, "unknown", "other"},
     "level": {*Level, "other"},
     "ending": {"succeeded", "failed", "oom", "stopped"},
-    "why": {"too_short", "no_telemetry", "partly_seen", "unclear", "unknown_end"},
+    "why": {"too_short", "no_telemetry", "partly_seen", "unused", "unclear", "unknown_end"},
     "phase": {"running", "ended"},
-    "result": {"ok", "failed"},
+    "result": {"ok", "failed", "saved", "conflict"},
+    "risk": {"0.5", "0.1", "0.05", "0.01", "0.001"},
+    "mode": {"learn", "frozen", "off"},
+    "role": {"office", "candidate"},
+    "standing": {"none", "unusable", "waiting", "ready", "worse"},
     "fault": {
         "not_a_number", "negative", "unit", "no_node", "unknown_node", "no_gpu", "duplicate", "stale", "ahead",
     },
 }  # fmt: skip
+ALWAYS_SEEN = (
+    "verb", "cause", "fate", "state", "kind", "ending", "why", "phase", "result", "fault", "risk", "mode", "role",
+    "standing",
+)  # fmt: skip
 # As many values as the cluster has GPU products, and one.
 OPEN = {"product", "version"}
 GPU = {"nvidia.com/gpu": "1"}
@@ -159,10 +198,18 @@ async def live_through_everything(client: Client, cluster: FakeCluster) -> None:
     await client.send("POST", "/no/such/address", b"{}")
     await client.send("BREW", "/filter")
     await client.send("GET", "/state")
+    await client.send("GET", "/records")
     measuring = client.service.measuring
     for ending in Ending:
         measuring.accuracy.record(outcome(ending))
     measuring.state.configured = True
+    client.service.learner.calibrator.model_version = "m"
+    for ending in Ending:
+        client.service.learner.calibrator.record(outcome(ending))
+    adapted = AdaptedForecaster(PhysicsForecaster(0.05), None)
+    client.service.learner.shadow = shadow = Shadow(client.service.settings, adapted, PhysicsForecaster(0.05))
+    shadow.candidate = Candidate(PhysicsForecaster(0.05), client.service.learner.calibrator)
+    shadow.candidate.comparison.add(outcome(Ending.SUCCEEDED), outcome(Ending.OOM))
     # Counted in mode observe alone.
     client.service.metrics.shadow_placements.labels(Reason.FITS.label).inc()
 
@@ -247,9 +294,7 @@ def test_label_values_come_from_a_closed_set(client: Client, label: str) -> None
     assert values(client, label) <= CLOSED[label]
 
 
-@pytest.mark.parametrize(
-    "label", ["verb", "cause", "fate", "state", "kind", "ending", "why", "phase", "result", "fault"]
-)
+@pytest.mark.parametrize("label", ALWAYS_SEEN)
 def test_the_closed_sets_hold_nothing_that_never_happens(client: Client, label: str) -> None:
     assert values(client, label) == CLOSED[label]
 
@@ -275,6 +320,16 @@ def test_products_and_families_from_anywhere_stay_a_bounded_number_of_series() -
     assert values(client, "family") == {"unknown", "other"}
     assert len(values(client, "product")) <= 81
     assert sum(s.value for f in scraped(client) if f.name == "vramcast_outcomes" for s in f.samples) == 300
+
+
+def test_cells_stay_a_bounded_number_of_series_whatever_pods_claim() -> None:
+    service = new_fake_service()
+    service.learner.calibrator.model_version = "m"
+    for number in range(300):
+        service.learner.calibrator.record(outcome(Ending.SUCCEEDED, f"family-{number}", f"product-{number}"))
+    client = Client(service)
+    assert values(client, "family") == {"unknown"}
+    assert len(values(client, "product")) == MAX_CELLS
 
 
 def test_details_of_pods_and_gpus_come_with_their_setting_alone() -> None:

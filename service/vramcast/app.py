@@ -28,6 +28,7 @@ from vramcast.api.looking import keep_looking
 from vramcast.api.memory import Shelf
 from vramcast.api.one_write import OneWriteProtocol
 from vramcast.api.service import ForecastAhead, Service, new_service
+from vramcast.api.shadow import Shadow, keep_shadow
 from vramcast.api.takeover import take_over
 from vramcast.api.turned_away import TurnedAwayPods
 from vramcast.api.upkeep import keep_house
@@ -73,6 +74,9 @@ def build_service(
     )
     learner = Learner(chosen.version, settings.calibration)
     forecaster = AdaptedForecaster(chosen, learner.applied)
+    learner.shadow = Shadow(settings, forecaster, chosen)
+    # Before what was learned is read: that may say that the candidate is in office.
+    learner.shadow.look()
     state = ClusterState(ledger, forecaster, learner.floor_mib)
     turned_away = TurnedAwayPods()
 
@@ -191,6 +195,7 @@ async def _serve(
             asyncio.create_task(keep_house(service)),
             asyncio.create_task(keep_looking(service, choose_telemetry(settings))),
             asyncio.create_task(service.memory.keep()),
+            *_shadow_tasks(service),
             asyncio.create_task(_when_synced(service, url, ready)),
         ]
         if isinstance(service.leadership, LeaseFollower):
@@ -204,6 +209,19 @@ async def _serve(
                 task.cancel()
             await service.memory.save()
             cluster.stop()
+
+
+def _shadow_tasks(service: Service) -> list[asyncio.Task[None]]:
+    """Of several replicas the one that counts outcomes promotes; the others read of it when they take over."""
+    learner = service.learner
+
+    def promote() -> None:
+        if service.may_count:
+            learner.promote()
+
+    if learner.shadow is None or service.settings.candidate_artifact is None:
+        return []
+    return [asyncio.create_task(keep_shadow(learner.shadow, promote, service.offload))]
 
 
 class _Inbox:

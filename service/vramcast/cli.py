@@ -138,6 +138,29 @@ def evaluate(
     run_evaluate(data, artifact, output)
 
 
+@app.command("export-records", rich_help_panel=LEARN)
+def export_records(
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Where the records go; runs that are there stay.")],
+    url: Annotated[str, typer.Option(help="The service.")] = "http://127.0.0.1:8888",
+    pod_names: Annotated[bool, typer.Option("--pod-names", help="Also write whose runs they were.")] = False,
+    ca_file: Annotated[Path | None, typer.Option(metavar="FILE", help="For https: the CA of the service.")] = None,
+    cert_file: Annotated[Path | None, typer.Option(metavar="FILE", help="And a client certificate.")] = None,
+    key_file: Annotated[Path | None, typer.Option(metavar="FILE", help="And its key.")] = None,
+) -> None:
+    """Collect what a running service observed, as records that [bold]vramcast train[/bold] reads.
+
+    Runs are told apart by a hash of their pod's UID. A second export to the same directory adds what is new.
+
+    [dim]kubectl --namespace vramcast-system port-forward deployment/vramcast 8888 &[/dim]
+    [dim]vramcast export-records --out observed/[/dim]
+    """
+    from vramcast.commands.records import Credentials, fetch_records, write_records  # noqa: PLC0415
+
+    document = fetch_records(url, Credentials(ca_file, cert_file, key_file), named=pod_names)
+    exported = write_records(document, out)
+    sys.stdout.write(f"{exported.added} runs added to {out}, {exported.known} were there\n")
+
+
 @app.command(rich_help_panel=RUN)
 def demo(
     host: Host = None,

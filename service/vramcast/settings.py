@@ -40,6 +40,11 @@ class CalibrationMode(StrEnum):
     OFF = "off"
 
 
+class Promotion(StrEnum):
+    MANUAL = "manual"
+    AUTO = "auto"
+
+
 class LogFormat(StrEnum):
     AUTO = "auto"
     JSON = "json"
@@ -95,6 +100,17 @@ class Settings(BaseModel):
     calibration_save_seconds: float = Field(
         5.0, ge=0.1, le=3600, description="how often what was learned is written there at most"
     )
+    candidate_artifact: str | None = Field(
+        None,
+        description="directory of an artifact that is tried in the shadow of the one in office; it is watched",
+    )
+    candidate_promotion: Promotion = Field(
+        Promotion.MANUAL, description="auto: a candidate that was no worse takes over; manual: that is only told"
+    )
+    candidate_outcomes: int = Field(
+        100, ge=20, le=200, description="outcomes that both must have forecast before a candidate is judged"
+    )
+    candidate_check_seconds: float = Field(30.0, ge=1, le=3600, description="how often to look at that directory")
     hold_ttl_seconds: float = Field(30.0, gt=0, le=3600, description="how long a filtered pod holds room at most")
     settle_wait_seconds: float = Field(
         0.1, ge=0, le=1.0, description="how long filter waits for holds to settle; far below the httpTimeout"
@@ -168,6 +184,9 @@ class Settings(BaseModel):
     telemetry_pod_values: PodValues = Field(
         PodValues.AUTO,
         description="what a series with a pod's name shows: pod (its own memory), gpu (the whole GPU's), or auto",
+    )
+    records_kept: int = Field(
+        2000, ge=0, le=100_000, description="measured runs kept in memory for `vramcast export-records`; 0: none"
     )
     min_run_seconds: float = Field(60.0, ge=0, le=86400, description="shorter runs are not measured, unless by an OOM")
     oom_exit_codes: str = Field(

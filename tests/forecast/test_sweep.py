@@ -128,7 +128,7 @@ def test_a_summarys_activations_grow_with_the_sequence_and_that_is_told() -> Non
 
 
 def test_a_summary_without_a_length_is_told_that_it_needs_one() -> None:
-    with pytest.raises(InvalidTask, match="was counted at"):
+    with pytest.raises(InvalidTask, match=r"the length that .*activations was counted at"):
         swept(RESNET, "sequence-length")
 
 

@@ -61,6 +61,7 @@ class HttpApp:
             "/forecast": ("POST", inspection.show_forecast),
             "/explain": ("POST", inspection.explain_pod),
             "/state": ("GET", inspection.show_state),
+            "/records": ("GET", inspection.show_records),
         }
         self._probes: dict[str, Callable[[], tuple[int, bytes, bytes]]] = {
             "/healthz": lambda: (200, TEXT, b"ok\n"),

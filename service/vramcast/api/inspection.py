@@ -1,4 +1,4 @@
-"""POST /forecast, POST /explain, GET /state: for people. None of them changes anything."""
+"""POST /forecast, POST /explain, GET /state, GET /records: for people. None of them changes anything."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from vramcast.cluster.manifest import manifest_record, parse_yaml
 from vramcast.core.board import DeviceView
 from vramcast.core.errors import InvalidRequest, InvalidTask
 from vramcast.core.names import NodeName, Product
+from vramcast.core.observed import run_json, short_hash
 from vramcast.core.pod import PodRecord
 from vramcast.core.products import PRODUCTS
 from vramcast.core.promise import Demand, Hold
@@ -38,6 +39,14 @@ async def show_forecast(service: Service, body: bytes, query: Mapping[str, str])
         "forecasts": [report_json(given) for given in reports],
     }
     return Answer(encode(shown), pod.key, decision=f"{len(reports)} products")
+
+
+async def show_records(service: Service, _body: bytes, query: Mapping[str, str]) -> Answer:
+    """The measured runs that are kept, and each profile among them once. `?names=true`: with the pods' names."""
+    runs, named = list(service.measuring.observed), query.get("names") == "true"
+    profiles = {short_hash(run.task.profile): run.task.profile for run in runs if run.task.profile}
+    shown = {"runs": [run_json(run, named=named) for run in runs], "profiles": profiles}
+    return Answer(encode(shown), decision=f"{len(runs)} runs")
 
 
 async def explain_pod(service: Service, body: bytes, query: Mapping[str, str]) -> Answer:

@@ -16,6 +16,7 @@ from vramcast.core.changes import Change, PodGone, PodSeen, PodsListed
 from vramcast.core.forecast import Forecast
 from vramcast.core.names import NodeName, PodUid, Product
 from vramcast.core.observation import Findings, Observer
+from vramcast.core.observed import ObservedRuns
 from vramcast.core.outcome import Outcome
 from vramcast.core.pod import PodRecord, RunFacts
 from vramcast.core.promise import Promise
@@ -67,6 +68,7 @@ class Measuring:
         self.tenancy = Tenancy(settings.telemetry_lag_seconds)
         self.observer = Observer(settings.telemetry_pod_values)
         self.accuracy = Accuracy()
+        self.observed = ObservedRuns(settings.records_kept)
         self.runs: dict[PodUid, Run] = {}
         self.ended: dict[PodUid, EndedRun] = {}
         self.recorder: Recorder = lambda _outcome, _task: None

@@ -74,7 +74,10 @@ def _remember_finished(service: Service, pod: PodRecord) -> None:
     uid, known = pod.uid, measuring.accuracy.counted
     if facts is None or pod.task is None or pod.ask is None or pod.node is None or facts.ended_at is None:
         return
-    if uid in known or uid in measuring.ended or uid in measuring.runs:
+    if uid in measuring.ended or uid in measuring.runs:
+        return
+    # One that was counted before the restart is measured again for its record alone.
+    if uid in known and (not measuring.observed.keeps or uid in measuring.observed):
         return
     run = measuring.begin(pod, service.forecast_where_it_sits, service.product_of)
     measuring.ended[uid] = EndedRun(run, facts.ended_at, facts)
@@ -126,13 +129,15 @@ async def _close(service: Service, uid: PodUid, ended: EndedRun) -> None:
     measuring = service.measuring
     why = _unmeasured(service, ended)
     outcome = None if why else await _outcome(service, ended)
+    task = ended.run.pod.task
+    if outcome is not None and task is not None:
+        measuring.observed.add(outcome, task)
     if uid in measuring.accuracy.counted:
         return
     if outcome is None:
         measuring.accuracy.pass_over(uid, why or Unmeasured.UNKNOWN_END)
         return
     measuring.accuracy.record(outcome)
-    task = ended.run.pod.task
     if task is not None and outcome.level != Level.GIVEN:
         measuring.recorder(outcome, task)
     log.info(

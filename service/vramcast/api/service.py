@@ -18,19 +18,24 @@ from vramcast.api.leadership import Leadership, NoElection
 from vramcast.api.learning import Learner
 from vramcast.api.measuring import Measuring
 from vramcast.api.memory import Memory
+from vramcast.api.shadow import Shadow
 from vramcast.api.turned_away import TurnedAwayPods
 from vramcast.cluster.objects import NO_METADATA, Pod, to_record
 from vramcast.cluster.seam import Cluster, PodEvent
 from vramcast.core.changes import Change, PodGone, PodSeen, PodsListed
+from vramcast.core.comparison import summarize
 from vramcast.core.errors import InvalidTask, NotSynced
-from vramcast.core.forecast import Forecast, Forecaster
+from vramcast.core.forecast import Forecast, Forecaster, Source
 from vramcast.core.names import PodUid, Product
 from vramcast.core.pod import PodRecord
 from vramcast.core.quantity import MIB
 from vramcast.core.reasons import Reason
 from vramcast.core.state import ClusterState
 from vramcast.core.task import Task
+from vramcast.forecast import physics
 from vramcast.observe.accuracy import AccuracyCollector, TelemetryView
+from vramcast.observe.calibration import CalibrationCollector, LearnedView, ModelView
+from vramcast.observe.comparison import ShadowCollector, ShadowView
 from vramcast.observe.detail import DetailCollector, PodView
 from vramcast.observe.metrics import Metrics
 from vramcast.settings import CalibrationMode, Mode, Settings
@@ -232,6 +237,8 @@ def new_service(
     metrics.registry.register(
         AccuracyCollector(measuring.accuracy, lambda: _telemetry_view(service), lambda: service.may_count)
     )
+    metrics.registry.register(CalibrationCollector(lambda: _learned_view(service)))
+    metrics.registry.register(ShadowCollector(lambda: _shadow_view(learner.shadow)))
     if settings.detail_metrics:
         metrics.registry.register(DetailCollector(state.ledger, lambda: _pod_views(service)))
     return service
@@ -247,6 +254,32 @@ def _telemetry_view(service: Service) -> TelemetryView:
         running=len(measuring.runs),
         ended=len(measuring.ended),
     )
+
+
+def _learned_view(service: Service) -> LearnedView:
+    """Of two replicas the one that counts shows what was learned: the other's is as old as its start."""
+    learner, memory = service.learner, service.memory
+    return LearnedView(
+        mode=learner.mode,
+        modes=tuple(CalibrationMode),
+        cells=tuple(learner.calibrator.cells()) if service.may_count else (),
+        deaths=len(learner.returns),
+        saves={save.value: count for save, count in memory.saves.items()},
+        unsaved_seconds=None if memory.shelf is None else memory.unsaved_seconds,
+        models=tuple(ModelView(version, _source(version), role) for role, version in learner.models()),
+    )
+
+
+def _shadow_view(shadow: Shadow | None) -> ShadowView:
+    if shadow is None:
+        return ShadowView()
+    compared = shadow.candidate.comparison if shadow.candidate is not None else None
+    figures = {"office": summarize(compared.office), "candidate": summarize(compared.candidate)} if compared else {}
+    return ShadowView(shadow.standing(), shadow.loads, shadow.promotions, figures)
+
+
+def _source(version: str) -> str:
+    return Source.PHYSICS if version == physics.VERSION else Source.MODEL
 
 
 def _pod_views(service: Service) -> Iterator[PodView]:

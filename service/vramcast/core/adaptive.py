@@ -24,11 +24,13 @@ from vramcast.core.adjustment import UNADJUSTED, Adjustment
 from vramcast.core.calibration import RISKS
 from vramcast.core.outcome import Ending, Outcome
 from vramcast.core.scores import Floats, Score, Scored, gather, margin_width, score_outcome, upper_quantile
+from vramcast.core.vocabulary import Architecture
 
 MEDIAN_RISK = RISKS[0]
 # Of the bounds, in the order that interpolation wants.
 _LOG_RISKS = tuple(math.log(risk) for risk in RISKS[:0:-1])
-_UNNAMED = "unknown"  # a summary without an architecture
+_FAMILIES = frozenset(Architecture)
+_UNNAMED = "unknown"  # a summary without an architecture, or a profile with a word of its own
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,15 +76,6 @@ class CellState:
     @property
     def median_correction(self) -> float:
         return self.corrections[0]
-
-    def location(self) -> float:
-        """The typical run against the artifact's median, in logarithms."""
-        return float(np.median([s.ratio for s in self.scores])) if self.scores else 0.0
-
-    def artifact_coverage(self) -> float:
-        """Of the remembered runs, how many the artifact's own bound would have covered."""
-        covered = [s.ratio <= s.margin for s in self.scores]
-        return sum(covered) / len(covered) if covered else 1.0
 
     def learn(self, score: Score, risk: float, *, missed: bool, died: bool, prior: float, tuning: Tuning) -> None:
         """`prior`: what is believed of the cell while it has taught too little itself."""
@@ -166,7 +159,7 @@ class Calibrator:
         self._priors: dict[str, float] = {}
 
     def adjustment(self, product: str, family: str, risk: float) -> Adjustment:
-        cell = self._cells.get((product, family or _UNNAMED))
+        cell = self._cells.get((product, _cell_family(family)))
         if cell is not None:
             median, bound = cell.median_correction, cell.correction(risk)
             return Adjustment(round(math.exp(median), 4), round(math.exp(bound), 4), cell.outcomes)
@@ -182,7 +175,7 @@ class Calibrator:
         if score is None:
             self.ignored += 1
             return False
-        key = (str(outcome.product), outcome.family or _UNNAMED)
+        key = (str(outcome.product), _cell_family(outcome.family))
         # Taken out and put back: the dict's order is that of the last word.
         cell = self._cells.pop(key, None) or CellState(*key)
         prior = self._priors.get(key[0], 0.0)
@@ -212,3 +205,7 @@ class Calibrator:
 
 def _clip(value: float, limits: tuple[float, float]) -> float:
     return min(max(value, limits[0]), limits[1])
+
+
+def _cell_family(family: str) -> str:
+    return family if family in _FAMILIES else _UNNAMED

@@ -22,6 +22,7 @@ Floats = NDArray[np.float64]
 _RISKS = tuple(math.log(risk) for risk in (0.001, 0.01, 0.05, 0.1, 0.5))
 _WIDTHS = (2.4, 1.8, 1.0, 0.7, 0.0)
 _LEAST_WIDTH = 0.05
+MARGIN_RISK = 0.05  # that of a score's margin
 # Who died of OOM needed more than what it died at; by so much it is believed to have been.
 OOM_EXCESS = math.log(1.1)
 # No run takes a hundredth or a hundredfold of its forecast: telemetry does.
@@ -88,3 +89,11 @@ def upper_quantile(values: Floats, censored: NDArray[np.bool_], risk: float) -> 
     survival = np.cumprod(np.where(censored[order], 1.0, 1.0 - 1.0 / at_risk))
     reached = np.flatnonzero(survival <= risk + 1e-9)
     return float(values[order[reached[0]]] if len(reached) else values[order[-1]])
+
+
+def survival(values: Floats, censored: NDArray[np.bool_]) -> float:
+    """The share of runs above 0, by the same estimate, of the runs alone."""
+    order = np.lexsort((censored, values))
+    at_risk = len(values) - np.arange(len(values))
+    ended = ~censored[order] & (values[order] <= 0)
+    return float(np.prod(np.where(ended, 1.0 - 1.0 / at_risk, 1.0)))

@@ -66,7 +66,7 @@ class Task:
 
 
 # Where the annotation and the field of Task are not the same word.
-_FIELD_NAMES = {"gpu-memory": "gpu_memory_mib", "task": "kind"}
+FIELD_NAMES = {"gpu-memory": "gpu_memory_mib", "task": "kind"}
 
 
 def parse_task(annotations: Mapping[str, str]) -> Task | None:
@@ -145,7 +145,7 @@ def _contradictions(values: Mapping[str, Value], unreadable: list[str]) -> list[
 
 
 def _fields(values: Mapping[str, Value]) -> dict[str, Any]:
-    return {_FIELD_NAMES.get(name, name.replace("-", "_")): value for name, value in values.items()}
+    return {FIELD_NAMES.get(name, name.replace("-", "_")): value for name, value in values.items()}
 
 
 def describe(task: Task) -> str:

@@ -45,7 +45,7 @@ class RememberingForecaster(ABC):
         risk = task.max_oom_risk if task.max_oom_risk is not None else self._default_risk
         if task.level is Level.GIVEN and task.gpu_memory_mib is not None:
             return _given(task.gpu_memory_mib * MIB, product, risk)
-        return self.forecast_network(_network(task), task, product, risk)
+        return self.forecast_network(described_network(task), task, product, risk)
 
     @property
     @abstractmethod
@@ -92,7 +92,8 @@ def _from_prior(prior: physics.Prior, task: Task, product: Product, risk: float,
     )
 
 
-def _network(task: Task) -> Description | None:
+def described_network(task: Task) -> Description | None:
+    """The layers, where the description tells them; None for a summary."""
     if task.level is Level.PROFILE and task.profile is not None:
         return decode_profile(task.profile)
     if task.level is Level.SUMMARY:

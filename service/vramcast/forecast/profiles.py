@@ -28,13 +28,18 @@ def encode_profile(profile: Mapping[str, Any]) -> str:
 def decode_profile(text: str) -> Description:
     """The network that the annotation describes; InvalidTask that names the annotation where it is damaged."""
     try:
-        if not text.startswith(_MARK):
-            raise ValueError(f"it starts with {text[:6]!r}")
-        unpacked = zlib.decompressobj().decompress(base64.urlsafe_b64decode(text.removeprefix(_MARK)), _MAX_JSON_BYTES)
-        profile = json.loads(unpacked)
-        if not isinstance(profile, dict):
-            raise ValueError("it holds no object")
-        return parse_profile(profile)
+        return parse_profile(unpack_profile(text))
     except (ValueError, binascii.Error, zlib.error, InvalidInput) as error:
         expected = f"expected what `vramcast profile` printed ({_MARK}…): {error}; or give {PREFIX}gpu-memory"
         raise InvalidTask([FieldError(f"{PREFIX}profile", text, expected)]) from error
+
+
+def unpack_profile(text: str) -> dict[str, Any]:
+    """The profile's JSON. Raises ValueError or zlib.error."""
+    if not text.startswith(_MARK):
+        raise ValueError(f"it starts with {text[:6]!r}")
+    unpacked = zlib.decompressobj().decompress(base64.urlsafe_b64decode(text.removeprefix(_MARK)), _MAX_JSON_BYTES)
+    profile = json.loads(unpacked)
+    if not isinstance(profile, dict):
+        raise ValueError("it holds no object")
+    return profile

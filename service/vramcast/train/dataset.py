@@ -61,7 +61,8 @@ def build(records: Sequence[Record], progress: Progress) -> Dataset:
     for record in progress.over(records, "features"):
         described.append(describe(record.network, record.task, record.product))
         summarized.append(describe(None, record.task, record.product))
-    censored = np.array([record.outcome is Outcome.OOM for record in records])
+    died = np.array([record.outcome is Outcome.OOM for record in records])
+    censored = died | np.array([record.outcome is Outcome.FLOOR for record in records])
     return Dataset(
         facts=np.stack([features.facts for features in described]),
         tokens=np.stack([features.tokens for features in described]),
@@ -70,7 +71,7 @@ def build(records: Sequence[Record], progress: Progress) -> Dataset:
         prior_mib=np.array([features.prior.total_bytes / MIB for features in described]),
         summary_facts=np.stack([features.facts for features in summarized]),
         summary_prior_mib=np.array([features.prior.total_bytes / MIB for features in summarized]),
-        measured_mib=np.where(censored, [usable_mib(r) for r in records], [r.measured_mib for r in records]),
+        measured_mib=np.where(died, [usable_mib(r) for r in records], [r.measured_mib for r in records]),
         censored=censored,
         suspect=np.array([record.outcome is Outcome.SUSPECT for record in records]),
         utilization=np.array([record.utilization for record in records], dtype=np.float32),

@@ -68,7 +68,8 @@ def judge(records: Sequence[Record], artifact: Artifact, progress: Progress) -> 
         bounds_mib={risk: bounds[:, index] for index, risk in enumerate(REPORTED_RISKS)},
         capacity_mib=capacities_mib(np.array([str(record.product) for record in records])),
         censored=censored,
-        suspect=np.array([record.outcome is Outcome.SUSPECT for record in records]),
+        # A floor is no figure to compare with.
+        suspect=np.array([record.outcome in (Outcome.SUSPECT, Outcome.FLOOR) for record in records]),
         utilization=np.array([record.utilization for record in records]),
         said_utilization=np.array([row[4] for row in said]),
         source=np.array([record.source for record in records]),

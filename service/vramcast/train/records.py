@@ -7,17 +7,18 @@ import gzip
 import json
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from vramcast.core.errors import InvalidInput
+from vramcast.core.errors import InvalidInput, InvalidTask
 from vramcast.core.names import Product
 from vramcast.core.quantity import MIB
-from vramcast.core.task import Task
-from vramcast.core.vocabulary import Architecture, Level, Optimizer, Precision
+from vramcast.core.task import Task, parse_task
+from vramcast.core.vocabulary import PREFIX, Architecture, Level, Optimizer, Precision
 from vramcast.forecast.description import Description, parse_profile
+from vramcast.forecast.forecaster import described_network
 from vramcast.train.synthetic_cnn import is_synthetic_cnn, rebuild
 
 NAN = float("nan")
@@ -30,6 +31,7 @@ _EMPTY_DEVICE = {"NVIDIA-A100-SXM4-40GB": "NVIDIA-A100-PCIE-40GB"}
 class Outcome(StrEnum):
     OK = "ok"
     OOM = "oom"  # the need is at least what the GPU has
+    FLOOR = "floor"  # the need is at least what was measured: it was stopped, or died beside others
     SUSPECT = "suspect"  # contradicts what the run must hold: left out of training and of error figures
 
 
@@ -43,7 +45,7 @@ class Record:
     family: str
     task: Task
     product: Product
-    network: Description
+    network: Description | None  # None: its summary is all that is known
     measured_mib: float
     outcome: Outcome
     utilization: tuple[float, ...]  # TARGETS; NaN where not recorded
@@ -61,15 +63,15 @@ def read_records(data: Path) -> list[Record]:
     records = []
     for path, read in found:
         for number, row in enumerate(_rows(path), start=2):
-            profile = profiles.get(row["profile"])
+            profile = profiles.get(row["profile"]) if row["profile"] else {}
             if profile is None:
                 raise InvalidInput(f"{path}:{number}: no profile {row['profile']!r} under {data / 'profiles'}")
             network = networks.get(row["profile"])
-            if network is None:
+            if network is None and profile:
                 network = networks[row["profile"]] = describe_network(profile)
             try:
                 records.append(read(row, profile, network))
-            except (ValueError, KeyError) as error:
+            except (ValueError, KeyError, InvalidTask) as error:
                 raise InvalidInput(f"{path}:{number}: {error}") from error
     return records
 
@@ -93,14 +95,20 @@ def _rows(path: Path) -> Iterator[dict[str, str]]:
         yield from csv.DictReader(file)
 
 
-def _measurement(row: dict[str, str], profile: dict[str, Any], network: Description) -> Record:
+def _measurement(row: dict[str, str], profile: dict[str, Any], network: Description | None) -> Record:
     by_architecture = row["source"].startswith("timm")
+    if row.get("task"):
+        network, task = told(json.loads(row["task"]), network)
+    elif network is None:
+        raise ValueError("neither a profile nor a task")
+    else:
+        task = make_task(network, int(row["batch_size"]), row["optimizer"], row["precision"])
     return Record(
         source=row["source"],
         profile=row["profile"],
-        group=str(profile["group"]) if by_architecture else row["profile"],
-        family=network.family,
-        task=make_task(network, int(row["batch_size"]), row["optimizer"], row["precision"]),
+        group=str(profile["group"]) if by_architecture else row["profile"] or _summary_group(task),
+        family=network.family if network else str(task.architecture or ""),
+        task=task,
         product=Product(row["gpu"]),
         network=network,
         measured_mib=float(row["memory_mib"]),
@@ -110,7 +118,37 @@ def _measurement(row: dict[str, str], profile: dict[str, Any], network: Descript
     )
 
 
-def _xmem(row: dict[str, str], _profile: dict[str, Any], network: Description) -> Record:
+def told(words: dict[str, str], network: Description | None) -> tuple[Description | None, Task]:
+    """A run by its pod's annotations, and by its layers where a profile, or a model's name, tells them."""
+    annotations = {PREFIX + name: text for name, text in words.items()}
+    if network is not None:
+        annotations[f"{PREFIX}profile"] = "in profiles/"
+    task = parse_task(annotations)
+    if task is None:
+        raise ValueError("task says nothing")
+    network = network or described_network(task)
+    if network is None:
+        return None, task
+    family = network.family if network.family in set(Architecture) else None
+    return network, replace(
+        task,
+        level=Level.PROFILE,
+        profile=None,
+        architecture=Architecture(family) if family else task.architecture,
+        parameters=network.parameters,
+        layers=max(1, len(network.ops)),
+        activations=max(1, sum(op.out_elements for op in network.ops)),
+    )
+
+
+def _summary_group(task: Task) -> str:
+    """The same network in another batch is no other network."""
+    return f"{task.architecture}-{task.parameters}-{task.activations}-{task.layers}"
+
+
+def _xmem(row: dict[str, str], _profile: dict[str, Any], network: Description | None) -> Record:
+    if network is None:
+        raise ValueError("no profile")
     others = {name: row.get(f"{name}_bytes") or "" for name in ("xmem", "dnnmem", "schedtune", "llmem")}
     return Record(
         source="xmem",
