@@ -129,7 +129,7 @@ CLOSED = {
     "family": {*Architecture, "unknown", "other"},
     "level": {*Level, "other"},
     "ending": {"succeeded", "failed", "oom", "stopped"},
-    "why": {"too_short", "no_telemetry", "partly_seen", "unclear", "unknown_end"},
+    "why": {"too_short", "no_telemetry", "partly_seen", "unused", "unclear", "unknown_end"},
     "phase": {"running", "ended"},
     "result": {"ok", "failed", "saved", "conflict"},
     "risk": {"0.5", "0.1", "0.05", "0.01", "0.001"},

@@ -27,11 +27,21 @@ app = typer.Typer(
 )
 errors = Console(stderr=True)
 
+# The panels of `vramcast --help`, in the order in which a new user needs them.
+DESCRIBE = "Describe a task, and know what it needs"
+RUN = "Run"
+LEARN = "Learn from measured runs"
+
+Files = Annotated[
+    list[Path],
+    typer.Option("--file", "-f", metavar="FILE.yaml", help="Manifests, - for standard input; may be repeated."),
+]
+
 Host = Annotated[str | None, typer.Option(help="Address to listen on. Default 127.0.0.1.", show_default=False)]
 Port = Annotated[int | None, typer.Option(help="Port to listen on. Default 8888.", show_default=False)]
 
 
-@app.command()
+@app.command(rich_help_panel=RUN)
 def serve(
     host: Host = None,
     port: Port = None,
@@ -78,7 +88,7 @@ def _cluster(settings: Settings) -> Any:
 Data = Annotated[Path, typer.Option(metavar="DIR", help="Measured runs: measurements.csv, profiles/, xmem.csv.")]
 
 
-@app.command()
+@app.command(rich_help_panel=LEARN)
 def train(
     data: Data,
     out: Annotated[Path, typer.Option(metavar="DIR", help="Where the artifact goes; work in progress is kept there.")],
@@ -101,7 +111,7 @@ def train(
         run_train(data, out, seeds, quiet=quiet)
 
 
-@app.command()
+@app.command(rich_help_panel=LEARN)
 def evaluate(
     data: Data,
     artifact: Annotated[Path, typer.Option(metavar="DIR", help="The artifact.")] = Path("model_artifacts"),
@@ -116,7 +126,7 @@ def evaluate(
     run_evaluate(data, artifact, output)
 
 
-@app.command("export-records")
+@app.command("export-records", rich_help_panel=LEARN)
 def export_records(
     out: Annotated[Path, typer.Option(metavar="DIR", help="Where the records go; runs that are there stay.")],
     url: Annotated[str, typer.Option(help="The service.")] = "http://127.0.0.1:8888",
@@ -132,14 +142,14 @@ def export_records(
     [dim]kubectl --namespace vramcast-system port-forward deployment/vramcast 8888 &[/dim]
     [dim]vramcast export-records --out observed/[/dim]
     """
-    from vramcast.records_command import Credentials, fetch_records, write_records  # noqa: PLC0415
+    from vramcast.commands.records import Credentials, fetch_records, write_records  # noqa: PLC0415
 
     document = fetch_records(url, Credentials(ca_file, cert_file, key_file), named=pod_names)
     exported = write_records(document, out)
     sys.stdout.write(f"{exported.added} runs added to {out}, {exported.known} were there\n")
 
 
-@app.command()
+@app.command(rich_help_panel=RUN)
 def demo(
     host: Host = None,
     port: Port = None,
@@ -160,28 +170,108 @@ def demo(
     raise typer.Exit(run_demo(partial(run, settings), speed=speed, once=once))
 
 
-@app.command()
+@app.command(rich_help_panel=DESCRIBE)
 def forecast(
-    file: Annotated[Path, typer.Option("--file", "-f", metavar="POD.yaml", help="Pod manifests; several are fine.")],
+    file: Files,
     gpu: Annotated[
-        str | None, typer.Option(metavar="PRODUCT", help="One product, as GPU Feature Discovery names it.")
+        list[str] | None,
+        typer.Option(metavar="PRODUCT", help="Only this product, as GPU Feature Discovery names it; may be repeated."),
     ] = None,
-    output: Annotated[str, typer.Option("--output", "-o", help="table or json")] = "table",
-    artifact: Annotated[str, typer.Option(help="builtin, a directory, or physics")] = "builtin",
-    risk: Annotated[float, typer.Option(min=0.0001, max=0.5, help="For pods that name none.")] = 0.05,
+    sweep: Annotated[
+        str | None,
+        typer.Option(
+            metavar="KEY=LOW..HIGH",
+            help="Vary batch-size or sequence-length: 8..256 doubles, 8..256:8 goes by eights, 8,24,48 is a list.",
+        ),
+    ] = None,
+    plot: Annotated[
+        Path | None, typer.Option(metavar="FILE.png", help="The sweep's plot as a file (PNG, SVG or PDF) too.")
+    ] = None,
+    output: Annotated[str, typer.Option("--output", "-o", help="table, json or yaml.")] = "table",
+    artifact: Annotated[str, typer.Option(help="builtin, a directory, or physics.")] = "builtin",
+    risk: Annotated[
+        float, typer.Option(min=0.0001, max=0.5, help="Risk of an out-of-memory, for pods that name none.")
+    ] = 0.05,
 ) -> None:
-    """Tell what a pod will need on each GPU, and why: its parts, its bounds by risk, the products that hold it.
+    """Tell what pods will need on each GPU, and why; or how large a batch may be.
 
-    [dim]vramcast forecast -f pod.yaml[/dim]
-    [dim]vramcast forecast -f pod.yaml --gpu NVIDIA-L40S -o json[/dim]
+    Reads Pods and the pod templates of Jobs, Deployments, PyTorchJobs, RayJobs and others. For each described one:
+    its parts, its bounds by risk, the GPUs that hold it.
+
+    [dim]vramcast forecast -f job.yaml[/dim]
+    [dim]vramcast forecast -f job.yaml --gpu NVIDIA-L40S -o json[/dim]
+    [dim]vramcast forecast -f job.yaml --sweep batch-size=8..256[/dim]
     """
+    from vramcast.commands.forecast import run_forecast  # noqa: PLC0415
     from vramcast.forecast.model import choose_forecaster  # noqa: PLC0415
-    from vramcast.forecast_command import run_forecast  # noqa: PLC0415
+    from vramcast.forecast.sweep import parse_sweep  # noqa: PLC0415
 
-    run_forecast(file, gpu, output, choose_forecaster(artifact, risk, physics_if_unusable=False))
+    forecaster = choose_forecaster(artifact, risk, physics_if_unusable=False)
+    run_forecast(file, gpu or (), output, forecaster, parse_sweep(sweep) if sweep else None, plot)
 
 
-@app.command()
+@app.command(rich_help_panel=DESCRIBE)
+def annotate(
+    file: Files,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="An annotation, without its prefix; may be repeated."),
+    ] = None,
+    template: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="ROLE",
+            help="Of several pod templates the one to annotate: worker, head, a task's or workload's name. "
+            "Default: those that ask for GPUs.",
+        ),
+    ] = None,
+    scheduler: Annotated[bool, typer.Option("--scheduler", help="Set schedulerName: vramcast-scheduler.")] = False,
+    scheduler_name: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Set schedulerName to another name.")
+    ] = None,
+    move: Annotated[
+        bool, typer.Option("--move", help="Move annotations that stand where no pod gets them, such as on the Job.")
+    ] = False,
+    in_place: Annotated[
+        bool, typer.Option("--in-place", "-i", help="Write the file instead of standard output.")
+    ] = False,
+    diff: Annotated[bool, typer.Option("--diff", help="Show what changes.")] = False,
+    check: Annotated[
+        bool, typer.Option("--check", help="Write nothing; exit code 0 if all is right and 1 if not, for CI.")
+    ] = False,
+) -> None:
+    """Write a task's description into a manifest, where it belongs; or check the one that is there.
+
+    Annotations work on pods, so they belong to the pod template of a Job, CronJob, Deployment, StatefulSet, JobSet,
+    PyTorchJob, TrainJob, RayJob, RayCluster, Volcano Job ... This finds it. Comments and layout stay as they are.
+    [bold]vramcast annotations[/bold] lists the keys.
+
+    [dim]vramcast annotate -f job.yaml --set parameters=25.6M --set activations=11.1M --set batch-size=64 --diff[/dim]
+    [dim]vramcast annotate -f rayjob.yaml --set gpu-memory=20Gi --template worker --scheduler --in-place[/dim]
+    [dim]vramcast annotate --check -f job.yaml[/dim]
+    """
+    from vramcast.commands.annotate import SCHEDULER_NAME, Wishes, parse_settings, run_annotate  # noqa: PLC0415
+
+    name = scheduler_name or (SCHEDULER_NAME if scheduler else None)
+    wishes = Wishes(parse_settings(set_ or ()), tuple(template or ()), name, move)
+    raise typer.Exit(run_annotate(file, wishes, in_place=in_place, check=check, diff=diff))
+
+
+@app.command("annotations", rich_help_panel=DESCRIBE)
+def list_annotations(
+    output: Annotated[str, typer.Option("--output", "-o", help="table, markdown or json-schema.")] = "table",
+) -> None:
+    """List the annotations that describe a task: what each means, takes and defaults to.
+
+    [dim]vramcast annotations[/dim]
+    [dim]vramcast annotations -o json-schema > annotations.schema.json[/dim]
+    """
+    from vramcast.commands.annotations import run_annotations  # noqa: PLC0415
+
+    run_annotations(output)
+
+
+@app.command(rich_help_panel=RUN)
 def version() -> None:
     """Print the version."""
     sys.stdout.write(f"{__version__}\n")

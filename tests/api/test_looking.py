@@ -36,7 +36,10 @@ SETTINGS = {
 
 @dataclass(slots=True)
 class FakeTelemetry:
-    """What the GPUs of node `a` use by index, as a test sets it; `away`: nobody answers. Keeps history."""
+    """What the GPUs of node `a` use by index, as a test sets it; `away`: nobody answers. Keeps history.
+
+    `skew_seconds`: of its clock, by which it also answers what is asked for.
+    """
 
     clock: FakeClock
     used_mib: dict[int, float] = field(default_factory=dict)
@@ -61,7 +64,7 @@ class FakeTelemetry:
             raise TelemetryUnavailable("nobody there")
         series: dict[int, list[tuple[float, float]]] = {}
         for at, gpu, mib in self.past:
-            if at >= since:
+            if at - self.skew_seconds >= since:
                 series.setdefault(gpu, []).append((at, mib))
         memory = [Series({"Hostname": "a", "gpu": str(gpu)}, tuple(samples)) for gpu, samples in series.items()]
         busy = [Series(one.labels, tuple((at, 50.0) for at, _ in one.samples)) for one in memory]
@@ -292,6 +295,26 @@ def test_a_clock_that_is_ahead_is_not_believed_and_told(world: World) -> None:
     world.pass_time(30)
     assert world.room(0) == free
     assert world.metric("vramcast_telemetry_faults_total", fault="ahead") > 0
+
+
+def test_a_clock_that_is_behind_says_nothing_about_now_and_is_told(world: World) -> None:
+    world.place("p")
+    before = world.room(0)
+    world.telemetry.skew_seconds = -300.0
+    world.telemetry.used_mib[0] = 30_000.0
+    world.pass_time(600)
+    assert world.room(0) == before
+    assert world.metric("vramcast_telemetry_faults_total", fault="stale") > 0
+    assert world.metric("vramcast_telemetry_age_seconds") >= 300
+
+
+def test_values_that_start_again_at_zero_free_no_promise(world: World) -> None:
+    world.place("p")
+    before = world.room(0)
+    for mib in (3_000.0, 0.0, 10.0):
+        world.telemetry.used_mib[0] = mib
+        world.pass_time(30)
+        assert world.room(0) == before
 
 
 # --- outcomes

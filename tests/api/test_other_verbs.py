@@ -111,7 +111,7 @@ def test_explain_tells_every_gpu_and_changes_nothing(client: Client) -> None:
 def test_forecast_tells_the_parts_of_a_summary(client: Client) -> None:
     pod = pod_manifest("p", {"parameters": "25.6M", "activations": "11.1M", "batch-size": "64"}, GPU)
     answer = client.request("POST", "/forecast", yaml.safe_dump(pod).encode()).json()
-    assert answer["assumptions"] == ["precision fp32", "optimizer adamw"]
+    assert answer["assumptions"] == ["precision fp32", "optimizer adamw", "task training"]
     (forecast,) = answer["forecasts"]
     assert forecast["median_bytes"] == sum(part["size_bytes"] for part in forecast["parts"])
     assert forecast["bound_bytes"] > forecast["median_bytes"]

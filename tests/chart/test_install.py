@@ -128,6 +128,10 @@ def test_the_account_may_do_what_is_called_and_nothing_else(plane: ControlPlane,
         for verb in ("get", "update"):
             assert allowed(plane, account, verb, lease, NAMESPACE, account) is leads
             assert not allowed(plane, account, verb, lease, NAMESPACE, "somebody-elses")
+        for verb in ("get", "patch"):
+            assert allowed(plane, account, verb, "configmaps", NAMESPACE, f"{account}-learned")
+            assert not allowed(plane, account, verb, "configmaps", NAMESPACE, "somebody-elses")
+        assert allowed(plane, account, "create", "configmaps", NAMESPACE)
         # Evicting is the kube-scheduler's business, and only where one runs.
         assert allowed(plane, account, "delete", "pods") is leads
     finally:

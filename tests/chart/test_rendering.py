@@ -144,6 +144,18 @@ def test_the_verbs_are_on_loopback_unless_they_ask_for_a_certificate(helm: Helm)
     assert settings("extender")["tls_client_ca_file"] == "/etc/vramcast-tls/ca.crt"
 
 
+def test_what_was_learned_is_kept_where_the_account_may_keep_it(helm: Helm) -> None:
+    documents = helm.template({}, release="one")
+    settings = yaml.safe_load(named(documents, "ConfigMap")["data"]["vramcast.yaml"])
+    namespace, name = settings["calibration_config_map"].split("/")
+    roles = [document for document in documents if document["kind"] == "Role"]
+    (role,) = [role for role in roles if role["metadata"]["name"] == name]
+    assert role["metadata"]["namespace"] == namespace
+    assert [rule.get("resourceNames") for rule in role["rules"]] == [None, [name]]
+    elsewhere = helm.template({"settings": {"calibration_config_map": "ml/mine"}})
+    assert "ml/mine" in named(elsewhere, "ConfigMap")["data"]["vramcast.yaml"]
+
+
 def test_two_releases_share_no_object(helm: Helm) -> None:
     def names(release: str) -> set[tuple[str, str, str]]:
         documents = helm.template({}, release=release)

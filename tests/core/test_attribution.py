@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from tests.fakes import gfd_labels, sharing_node, whole_node
 
 from vramcast.core.attribution import Division, divide
@@ -97,6 +99,33 @@ def test_equal_values_are_the_pods_own_where_the_setting_says_so() -> None:
     assert found.observed_mib == {"p": 9_000, "q": 9_000}
 
 
+def test_one_name_beside_another_value_for_the_gpu_is_the_pods_own() -> None:
+    found = split(SHARING, [used(12_000), used(9_000, pod="p")], tenant("p", 10_000, 0), before={0: 3_000})
+    assert found.observed_mib == {"p": 9_000}
+    assert found.strangers_mib == (3_000, 0)
+
+
+@pytest.mark.parametrize("readings", [[used(9_000), used(9_000, pod="p")], [used(9_040), used(9_000, pod="p")]])
+def test_who_is_not_named_where_nothing_is_left_over_uses_nothing_yet(readings: list[Reading]) -> None:
+    found = split(SHARING, readings, tenant("p", 10_000, 0), tenant("pulls", 10_000, 0), values=PodValues.POD)
+    assert found.observed_mib == {"p": 9_000, "pulls": 0}
+    assert found.unclear == set()
+
+
+def test_who_is_not_named_where_much_is_left_over_is_unclear() -> None:
+    readings = [used(12_000), used(9_000, pod="p")]
+    found = split(SHARING, readings, tenant("p", 10_000, 0), tenant("q", 10_000, 0))
+    assert found.observed_mib == {"p": 9_000}
+    assert found.unclear == {"q"}
+    assert found.strangers_mib == (0, 0)
+
+
+def test_pods_on_an_empty_gpu_use_nothing_yet() -> None:
+    found = split(SHARING, [used(5_010)], tenant("p", 10_000, 0), tenant("q", 4_000, 0), before={0: 5_000})
+    assert found.observed_mib == {"p": 0, "q": 0}
+    assert found.strangers_mib == (5_000, 0)
+
+
 def test_a_name_that_is_none_of_ours_is_no_name() -> None:
     """The exporter's own pod, where Prometheus wrote that over the task's."""
     found = split(SHARING, [used(8_000, pod="dcgm-exporter-x")], tenant("p", 10_000, 0))
@@ -167,3 +196,17 @@ def test_a_gpu_in_slices_is_not_counted_once_more_as_a_whole() -> None:
 @pytest.mark.parametrize("node", [SHARING, WHOLE, SLICED])
 def test_no_readings_no_strangers(node: NodeGpus) -> None:
     assert max(split(node, [], tenant("p")).strangers_mib, default=0) == 0
+
+
+SIZES = st.integers(0, 15_000)
+
+
+@given(SIZES, SIZES, SIZES, SIZES, SIZES, st.booleans(), st.sampled_from(PodValues))
+def test_promises_and_strangers_never_add_up_to_less_than_what_is_used(
+    p_mib: int, q_mib: int, others_mib: int, p_promised: int, q_promised: int, q_named: bool, values: PodValues
+) -> None:
+    """Whoever is named or not, and whatever the values are taken for."""
+    total = p_mib + q_mib + others_mib
+    readings = [used(total), used(p_mib, pod="p"), *([used(q_mib, pod="q")] if q_named else [])]
+    found = split(SHARING, readings, tenant("p", p_promised, 0), tenant("q", q_promised, 0), values=values)
+    assert p_promised + q_promised + found.strangers_mib[0] >= total

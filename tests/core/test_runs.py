@@ -56,6 +56,8 @@ def test_utilization_begins_with_the_first_byte_on_the_gpu() -> None:
         # Telemetry was away for most of the run.
         (run_of(100, 100), 1000.0, Unmeasured.PARTLY_SEEN),
         (run_of(*[100] * 6), 100.0, None),
+        # It died before its first byte on the GPU, or ran on the CPU.
+        (run_of(*[3] * 6), 100.0, Unmeasured.UNUSED),
     ],
 )
 def test_too_short_unseen_and_unclear_runs_are_no_outcomes(run: Run, ended_at: float, why: Unmeasured | None) -> None:

@@ -181,6 +181,21 @@ def test_a_misspelt_key_is_told_the_nearest_one(written: str, meant: str) -> Non
     assert error.expected == f"no annotation has this name; did you mean {PREFIX}{meant}?"
 
 
+@pytest.mark.parametrize(
+    ("name", "written", "meant"),
+    [
+        ("precision", "16-mixed", "amp-fp16"), ("precision", "bf16-mixed", "amp-bf16"),
+        ("precision", "bfloat16", "bf16"),
+        ("precision", "amp_bf16", "amp-bf16"), ("optimizer", "adamw_torch", "adamw"), ("optimizer", "AdamW8", "adamw"),
+        ("task", "train", "training"), ("task", "finetuning", "fine-tuning"), ("architecture", "vit", "transformer"),
+        ("max-oom-risk", "1%", "0.01"),
+    ],
+)  # fmt: skip
+def test_a_word_of_another_tool_is_told_the_word_that_it_has_here(name: str, written: str, meant: str) -> None:
+    (error,) = mistakes({**SUMMARY, name: written}).errors
+    assert error.expected.endswith(f"(did you mean {meant}?)")
+
+
 def test_a_key_like_no_other_is_told_all_there_are() -> None:
     (error,) = mistakes({"zzz": "1"}).errors
     assert all(name in error.expected for name in KEYS)
@@ -192,6 +207,11 @@ def test_all_mistakes_are_reported_at_once() -> None:
         "batch_size", "precision", "gpu-memory", "zero-stage",
     ]  # fmt: skip
     assert all(str(e) in str(error) for e in error.errors)
+
+
+def test_what_is_there_and_wrong_is_not_told_to_be_missing() -> None:
+    (error,) = mistakes({**SUMMARY, "zero-stage": "2", "data-parallel-size": "eight"}).errors
+    assert error.field == PREFIX + "data-parallel-size"
 
 
 def test_thousands_of_mistakes_are_counted_not_listed() -> None:
@@ -248,7 +268,9 @@ def test_a_description_that_allows_no_forecast_is_told_what_is_missing(
 
 
 def test_what_nobody_said_is_listed_as_assumed() -> None:
-    assert task(model="timm/resnet50").assumptions == ("batch-size 1", "precision fp32", "optimizer adamw")
+    assert task(model="timm/resnet50").assumptions == (
+        "batch-size 1", "precision fp32", "optimizer adamw", "task training",
+    )  # fmt: skip
     assert task(model="x", task="inference", batch_size="2").assumptions == ("precision fp32",)
     assert task(gpu_memory="1Gi").assumptions == ()
 

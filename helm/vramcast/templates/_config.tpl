@@ -22,7 +22,8 @@
 {{- fail (printf "settings.%s cannot be set: the chart sets it, from mode, extender.port, metrics.port and tls." $name) -}}
 {{- end -}}
 {{- end -}}
-{{- toYaml (merge $own .Values.settings) -}}
+{{- $default := dict "calibration_config_map" (printf "%s/%s" .Release.Namespace (include "vramcast.memoryName" .)) -}}
+{{- toYaml (merge $own .Values.settings $default) -}}
 {{- end -}}
 
 {{/* Leader election always: with one replica too, a rollout has two for a moment. */}}

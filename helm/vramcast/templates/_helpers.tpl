@@ -55,6 +55,11 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end -}}
 {{- end -}}
 
+{{/* What was learned. Not made by the chart: an upgrade would write over it. */}}
+{{- define "vramcast.memoryName" -}}
+{{- printf "%s-learned" (include "vramcast.fullname" .) -}}
+{{- end -}}
+
 {{- define "vramcast.leaseName" -}}
 {{- include "vramcast.fullname" . -}}
 {{- end -}}

@@ -27,9 +27,10 @@ import yaml
 
 from vramcast.cluster.objects import Node, Pod, to_node, to_record
 from vramcast.core.errors import FieldError, InvalidClusterFile
+from vramcast.core.forms import MAX_GPU_MEMORY_MIB
 from vramcast.core.gpu import MAX_GPUS, SHARING_LABEL, WHOLE_GPU, is_gpu_resource
 from vramcast.core.quantity import ceil_mib, parse_quantity
-from vramcast.core.vocabulary import MAX_GPU_MEMORY_MIB, PREFIX, Written
+from vramcast.core.vocabulary import PREFIX, Written
 
 _T = TypeVar("_T", Node, Pod)
 _NODE_KEYS = ("name", "product", "gpus", "memory", "sharing", "replicas", "mig", "strangers")

@@ -21,6 +21,9 @@ from vramcast.core.names import PodUid
 from vramcast.core.telemetry import Device, PodValues, Reading
 from vramcast.core.tenancy import Tenant
 
+# Every process that uses a GPU takes more than this for its context alone.
+LEAST_USED_MIB = 64
+
 
 @dataclass(slots=True)
 class Division:
@@ -139,13 +142,17 @@ def _strangers_among(nameless: Sequence[Device], seen: Mapping[Device, _Seen], l
 
 def _share_out(device: Device, values: _Seen, there: Sequence[Tenant], moment: _Moment) -> int:
     """The strangers' part of one device; what is told of the pods on it goes into the division."""
-    if _are_their_own(values.by_tenant, moment.pod_values):
-        return _share_out_by_name(device, values, there, moment.division)
+    if _are_their_own(values, moment.pod_values):
+        return _share_out_by_name(device, values, there, moment)
     total, before_mib = values.total_mib, min(moment.before_mib.get(device, 0), values.total_mib)
     if not there:
         return total
     if len(there) == 1:
         _observe(moment.division, there[0].uid, device, total - before_mib)
+    elif total - before_mib < LEAST_USED_MIB:
+        # Their images are being pulled.
+        for tenant in there:
+            _observe(moment.division, tenant.uid, device, 0)
     else:
         live = [tenant.uid for tenant in there if tenant.until is None or tenant.until >= moment.at]
         # Beside the last traces of one that has just ended, nothing is seen of the other; that is no fault of its own.
@@ -155,11 +162,14 @@ def _share_out(device: Device, values: _Seen, there: Sequence[Tenant], moment: _
     return max(before_mib, total - sum(tenant.promised_mib or 0 for tenant in there))
 
 
-def _share_out_by_name(device: Device, values: _Seen, there: Sequence[Tenant], division: Division) -> int:
-    own = values.by_tenant
+def _share_out_by_name(device: Device, values: _Seen, there: Sequence[Tenant], moment: _Moment) -> int:
+    division, own = moment.division, values.by_tenant
     outgrown = unseen = 0
+    nameless = None if values.nameless_mib is None else values.nameless_mib - sum(own.values())
+    # Who is not named where nothing is left over uses nothing yet.
+    idle = nameless is not None and nameless - moment.before_mib.get(device, 0) < LEAST_USED_MIB
     for tenant in there:
-        used = own.get(tenant.uid)
+        used = own.get(tenant.uid, 0 if idle else None)
         if used is None:
             division.unclear.add(tenant.uid)
             unseen += tenant.promised_mib or 0
@@ -169,10 +179,12 @@ def _share_out_by_name(device: Device, values: _Seen, there: Sequence[Tenant], d
     return max(0, values.total_mib - sum(own.values()) - unseen) + outgrown
 
 
-def _are_their_own(own: Mapping[PodUid, int], pod_values: PodValues) -> bool:
+def _are_their_own(values: _Seen, pod_values: PodValues) -> bool:
     """Are these the pods' own values? Older exporters give every pod of a shared GPU the GPU's value: all the same."""
+    own = values.by_tenant
     if pod_values is PodValues.AUTO:
-        return len(set(own.values())) > 1
+        different = {*own.values(), *(() if values.nameless_mib is None else (values.nameless_mib,))}
+        return bool(own) and len(different) > 1
     return bool(own) and pod_values is PodValues.POD
 
 

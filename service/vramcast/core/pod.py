@@ -6,12 +6,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from vramcast.core.errors import FieldError, InvalidTask
+from vramcast.core.forms import MAX_GPU_MEMORY_MIB
 from vramcast.core.gpu import MAX_GPUS, SHARED_GPU, is_gpu_resource
 from vramcast.core.names import NodeName, PodUid, Resource
 from vramcast.core.outcome import Ending
 from vramcast.core.quantity import ceil_mib, parse_quantity
 from vramcast.core.task import Task, parse_task
-from vramcast.core.vocabulary import MAX_GPU_MEMORY_MIB, PREFIX, Written
+from vramcast.core.vocabulary import PREFIX, Written
 
 # More devices than any node has: counts above it mean the same, and stay far from overflow.
 MAX_DEVICES = 4096

@@ -75,4 +75,8 @@ def human_mib(mib: int) -> str:
 def _did_you_mean(text: str) -> str:
     match = re.fullmatch(r"([+-]?[0-9.]+)\s*([a-zA-Z]{1,4})", text)
     meant = _COMMON_MISTAKES.get(match[2].lower()) if match else None
-    return f" (did you mean {match[1]}{meant}?)" if match and meant is not None else ""
+    if match is None or meant is None:
+        return ""
+    # 16 GB on a GPU's box are 16Gi, and 16G is 7 % less.
+    binary = f" or {match[1]}{meant}i, as GPUs are sized?" if meant in ("M", "G", "T") else ""
+    return f" (did you mean {match[1]}{meant}?{binary})"

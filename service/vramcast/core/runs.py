@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from vramcast.core.adjustment import UNADJUSTED, Adjustment
+from vramcast.core.attribution import LEAST_USED_MIB
 from vramcast.core.names import PodUid, Product
 from vramcast.core.pod import PodRecord
 
@@ -25,6 +26,7 @@ class Unmeasured(StrEnum):
     TOO_SHORT = "too_short"
     NO_TELEMETRY = "no_telemetry"
     PARTLY_SEEN = "partly_seen"
+    UNUSED = "unused"  # it never took memory on its GPU
     UNCLEAR = "unclear"  # on a GPU with others, and nothing says what was whose
     UNKNOWN_END = "unknown_end"  # it is gone, and nobody could be asked how it ended
 
@@ -75,7 +77,9 @@ class Run:
             return Unmeasured.UNCLEAR if self.unclear else Unmeasured.NO_TELEMETRY
         if self.unclear > _MOST_UNCLEAR * (self.clear + self.unclear):
             return Unmeasured.UNCLEAR
-        return Unmeasured.PARTLY_SEEN if self.seen_seconds < _LEAST_SEEN * lasted else None
+        if self.seen_seconds < _LEAST_SEEN * lasted:
+            return Unmeasured.PARTLY_SEEN
+        return Unmeasured.UNUSED if self.peak_mib < LEAST_USED_MIB else None
 
     @property
     def utilization(self) -> float | None:

@@ -9,10 +9,13 @@ from functools import lru_cache
 from typing import Any, cast
 
 from vramcast.core.errors import MAX_SHOWN, FieldError, InvalidTask
+from vramcast.core.forms import Value
 from vramcast.core.quantity import human_mib
 from vramcast.core.vocabulary import (
+    ENOUGH,
     KEYS,
     PREFIX,
+    RULES,
     Architecture,
     Key,
     Kind,
@@ -20,17 +23,17 @@ from vramcast.core.vocabulary import (
     Optimizer,
     Precision,
     Quantization,
-    Value,
     Written,
+    assumed,
 )
 
-_WRITTEN = frozenset(Written)
 # Keys that other parts of vramcast put on a pod and that say nothing about the task.
 NUDGE = PREFIX + "nudge"
 # What a job may write onto its own pod: what it measured itself, and that its GPU's memory did not suffice.
 OBSERVED_MEMORY = PREFIX + "observed-memory"
 OUT_OF_MEMORY = PREFIX + "out-of-memory"
-_IGNORED = _WRITTEN | {NUDGE, OBSERVED_MEMORY, OUT_OF_MEMORY}
+DESCRIBES_NOTHING: tuple[str, ...] = (*Written, NUDGE, OBSERVED_MEMORY, OUT_OF_MEMORY)
+_IGNORED = frozenset(DESCRIBES_NOTHING)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,17 +85,19 @@ def _parse(ours: tuple[tuple[str, str], ...]) -> Task:
         key = KEYS.get(name.removeprefix(PREFIX))
         try:
             if key is None:
-                raise ValueError(_unknown_key(name, suggest=len(errors) < MAX_SHOWN))
+                raise ValueError(unknown_key(name, suggest=len(errors) < MAX_SHOWN))
             values[key.name] = _parse_value(key, text)
         except ValueError as error:
             errors.append(FieldError(name, text, str(error)))
     level = _level(values)
-    errors += _contradictions(values)
+    errors += _contradictions(values, [error.field.removeprefix(PREFIX) for error in errors])
     if level is None and not errors:
         errors.append(_nothing_to_forecast_from(values))
     if errors or level is None:
         raise InvalidTask(errors)
-    return Task(level=level, assumptions=_assumptions(level, values), **_fields(values))
+    taken = assumed(level, values)
+    values = {**{name: KEYS[name].parse(default) for name, default in taken.items()}, **values}
+    return Task(level=level, assumptions=tuple(f"{name} {text}" for name, text in taken.items()), **_fields(values))
 
 
 # A Job's pods, a sweep's retries: the same few words come again and again. Profiles are long and kept elsewhere.
@@ -106,7 +111,7 @@ def _parse_value(key: Key, text: str) -> Value:
     return key.parse(text)
 
 
-def _unknown_key(name: str, *, suggest: bool) -> str:
+def unknown_key(name: str, *, suggest: bool = True) -> str:
     """Looking for the nearest key is slow, and nobody reads past the first few."""
     if not suggest:
         return "no annotation has this name"
@@ -117,19 +122,11 @@ def _unknown_key(name: str, *, suggest: bool) -> str:
 
 def _level(values: Mapping[str, Value]) -> Level | None:
     """What the forecast is made from; the user's own number wins over every description."""
-    if "gpu-memory" in values:
-        return Level.GIVEN
-    if "profile" in values:
-        return Level.PROFILE
-    if "model" in values:
-        return Level.NAME
-    if {"parameters", "activations", "batch-size"} <= values.keys():
-        return Level.SUMMARY
-    return None
+    return next((level for level, names in ENOUGH.items() if values.keys() >= set(names)), None)
 
 
 def _nothing_to_forecast_from(values: Mapping[str, Value]) -> FieldError:
-    missing = [name for name in ("parameters", "activations", "batch-size") if name not in values]
+    missing = [name for name in ENOUGH[Level.SUMMARY] if name not in values]
     if "parameters" in values or "activations" in values:
         return FieldError(PREFIX + missing[0], "", f"a summary also needs {', '.join(missing)}")
     given = ", ".join(values)
@@ -139,46 +136,16 @@ def _nothing_to_forecast_from(values: Mapping[str, Value]) -> FieldError:
     )  # fmt: skip
 
 
-def _contradictions(values: Mapping[str, Value]) -> list[FieldError]:
-    def clash(name: str, why: str) -> FieldError:
-        return FieldError(PREFIX + name, str(values[name]), why)
-
-    inference = values.get("task") == Kind.INFERENCE
-    found = []
-    if "input-size" in values and "sequence-length" in values:
-        found.append(clash("sequence-length", f"contradicts {PREFIX}input-size: give the one that the model reads"))
-    if inference:
-        found += [
-            clash(name, f"contradicts {PREFIX}task: inference trains nothing")
-            for name in ("optimizer", "lora-rank", "gradient-checkpointing")
-            if name in values
-        ]
-    if values.get("zero-stage", 0) and "data-parallel-size" not in values:
-        found.append(clash("zero-stage", f"sharding needs {PREFIX}data-parallel-size to say over how many GPUs"))
-    if (
-        values.get("quantization", Quantization.NONE) != Quantization.NONE
-        and "lora-rank" not in values
-        and not inference
-    ):
-        found.append(clash("quantization", f"quantized weights are not trained: give {PREFIX}lora-rank too"))
-    return found
+def _contradictions(values: Mapping[str, Value], unreadable: list[str]) -> list[FieldError]:
+    return [
+        FieldError(PREFIX + name, str(values[name]), rule.why)
+        for rule in RULES
+        for name in rule.broken(values, unreadable)
+    ]  # fmt: skip
 
 
 def _fields(values: Mapping[str, Value]) -> dict[str, Any]:
     return {FIELD_NAMES.get(name, name.replace("-", "_")): value for name, value in values.items()}
-
-
-def _assumptions(level: Level, values: Mapping[str, Value]) -> tuple[str, ...]:
-    """What a forecast took for granted because nobody said: shown wherever the forecast is."""
-    if level is Level.GIVEN:
-        return ()
-    trains = values.get("task") != Kind.INFERENCE
-    defaults = {
-        "batch-size": "1",
-        "precision": Precision.FP32,
-        **({"optimizer": Optimizer.ADAMW} if trains else {}),
-    }
-    return tuple(f"{name} {default}" for name, default in defaults.items() if name not in values)
 
 
 def describe(task: Task) -> str:

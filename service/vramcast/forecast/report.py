@@ -44,10 +44,15 @@ def _report_one(forecaster: Forecaster, task: Task, product: Product) -> Product
         risk: forecaster.forecast(replace(task, max_oom_risk=risk), product).bound_bytes
         for risk in sorted({*RISKS, forecast.risk}, reverse=True)
     }
+    usable = usable_mib(product)
+    holds_it = None if usable is None else ceil_mib(forecast.bound_bytes) <= usable
+    return ProductReport(forecast, bounds, usable, holds_it)
+
+
+def usable_mib(product: Product) -> int | None:
+    """What the driver leaves of the memory; None for a product that is not in the table."""
     spec = PRODUCTS.get(product)
-    usable_mib = spec.memory_mib - spec.reserve_mib if spec else None
-    holds_it = None if usable_mib is None else ceil_mib(forecast.bound_bytes) <= usable_mib
-    return ProductReport(forecast, bounds, usable_mib, holds_it)
+    return spec.memory_mib - spec.reserve_mib if spec else None
 
 
 def report_json(given: ProductReport) -> dict[str, Any]:

@@ -10,10 +10,13 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from vramcast import __version__
+from vramcast.cluster.seam import Fate
+from vramcast.core.forecast import Source
 from vramcast.core.gpu import SHARED_GPU
 from vramcast.core.ledger import Ledger
 from vramcast.core.promise import State
 from vramcast.core.quantity import MIB
+from vramcast.core.reasons import Reason
 
 VERBS = ("filter", "prioritize", "bind", "preempt", "forecast", "explain", "state", "records")
 
@@ -68,7 +71,23 @@ class Metrics:
             "In mode observe, what filter would have said of placements",
             "verdict",
         )
+        self._begin_at_zero()
         self.registry.register(_LedgerCollector(ledger, turned_away, cluster))
+
+    def _begin_at_zero(self) -> None:
+        """A series that appears with its first count has not increased, as Prometheus sees it."""
+        verdicts = [reason.label for reason in Reason]
+        rejections = [reason.label for reason in Reason if reason is not Reason.FITS]
+        for counter, values in (
+            (self.node_rejections, rejections),
+            (self.pods_rejected, rejections),
+            (self.binds, Fate),
+            (self.forecasts, Source),
+            (self.settle_waits, ("settled", "in_vain")),
+            (self.shadow_placements, verdicts),
+        ):
+            for value in values:
+                counter.labels(value)
 
     def _counter(self, name: str, help_text: str, *labels: str) -> Counter:
         return Counter(name, help_text, labels, registry=self.registry)

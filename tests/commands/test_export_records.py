@@ -13,10 +13,10 @@ import pytest
 from tests.api.test_looking import SUMMARY, FinishedCluster, World
 from tests.fakes import FakeClock
 from tests.forecast.networks import traced_cnn
+from vramcast.commands.records import COLUMNS, Credentials, RecordsUnavailable, fetch_records, write_records
 from vramcast.core.errors import InvalidInput
 from vramcast.core.vocabulary import Architecture, Level, Optimizer
 from vramcast.forecast.profiles import encode_profile
-from vramcast.records_command import COLUMNS, Credentials, RecordsUnavailable, fetch_records, write_records
 from vramcast.train.records import Outcome, read_records
 
 PROFILED = {"share": "true", "profile": encode_profile(traced_cnn()), "batch-size": "16", "optimizer": "sgd"}

@@ -1,0 +1,225 @@
+"""Pod templates inside workloads: Jobs, Deployments, Kubeflow's, Ray's, Volcano's and others keep them in their places.
+
+Annotations work on the pod. Whoever describes a task must therefore find the template that its pods are made from, and
+whoever put the description elsewhere must be told where it belongs. Works on parsed YAML, whoever parsed it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from typing import Any
+
+from vramcast.core.task import DESCRIBES_NOTHING
+from vramcast.core.vocabulary import PREFIX
+
+# Keys and indices from the top of a document.
+Place = tuple[str | int, ...]
+
+# Where templates are, and the role of their pods. `*` is every entry, whose name is the role too.
+_PLACES: tuple[tuple[str, str], ...] = (
+    ("spec.template", ""),  # Job, Deployment, StatefulSet, DaemonSet, ReplicaSet and all that are shaped like them
+    ("spec.jobTemplate.spec.template", ""),  # CronJob
+    ("spec.replicatedJobs.*.template.spec.template", "*"),  # JobSet
+    ("spec.template.spec.replicatedJobs.*.template.spec.template", "*"),  # TrainingRuntime, ClusterTrainingRuntime
+    ("spec.*ReplicaSpecs.*.template", "*"),  # PyTorchJob, MPIJob, TFJob, JAXJob, XGBoostJob, PaddleJob
+    ("spec.tasks.*.template", "*"),  # Volcano's Job
+    ("spec.headGroupSpec.template", "head"),  # RayCluster
+    ("spec.workerGroupSpecs.*.template", "worker *"),
+    ("spec.rayClusterSpec.headGroupSpec.template", "head"),  # RayJob
+    ("spec.rayClusterSpec.workerGroupSpecs.*.template", "worker *"),
+    ("spec.rayClusterConfig.headGroupSpec.template", "head"),  # RayService
+    ("spec.rayClusterConfig.workerGroupSpecs.*.template", "worker *"),
+    ("spec.leaderWorkerTemplate.leaderTemplate", "leader"),  # LeaderWorkerSet
+    ("spec.leaderWorkerTemplate.workerTemplate", "worker"),
+    ("template", ""),  # PodTemplate
+)
+
+# A TrainJob has no template of its own: it patches that of its runtime, by Kubeflow Trainer 2.2 and by those before.
+_PATCHES: tuple[str, ...] = (
+    "spec.runtimePatches.*.trainingRuntimeSpec.template.spec.replicatedJobs.*.template.spec.template",
+    "spec.podTemplateOverrides.*",
+)
+_TRAIN_JOB_ROLE = "node"
+_NEW_PATCH: Place = (
+    "spec", "runtimePatches", 0, "trainingRuntimeSpec", "template", "spec", "replicatedJobs", 0, "template", "spec",
+    "template",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Template:
+    """One pod template (or a Pod itself) of a document, and where in it annotations go."""
+
+    kind: str
+    name: str
+    namespace: str
+    role: str  # of several templates in one workload: worker, head; empty where there is only one
+    place: Place
+    metadata: Mapping[str, Any]
+    spec: Mapping[str, Any]
+    # False for a TrainJob: Kubeflow lets it patch a few fields of the pod, and schedulerName is none of them.
+    names_scheduler: bool = True
+    # What must be beside the place where it is not there yet, by its place.
+    beside: Mapping[Place, str] = field(default_factory=dict)
+
+    @property
+    def label(self) -> str:
+        """For people: `RayJob/tune worker gpu`."""
+        return f"{self.kind}/{self.name}{f' {self.role}' if self.role else ''}"
+
+    @property
+    def annotations_place(self) -> Place:
+        return (*self.place, "metadata", "annotations")
+
+    @property
+    def scheduler_place(self) -> Place:
+        return (*self.place, "spec", "schedulerName")
+
+    @property
+    def annotations(self) -> Mapping[str, Any]:
+        return _mapping(self.metadata.get("annotations"))
+
+    def pod(self) -> dict[str, Any]:
+        """As a manifest of the pod that it makes."""
+        metadata = {**self.metadata, "name": self.name, "namespace": self.namespace}
+        return {"kind": "Pod", "metadata": metadata, "spec": self.spec}
+
+
+def find_templates(document: Any) -> list[Template]:
+    """Every pod template of a parsed document, a List's items included; none where it holds no pods."""
+    found: list[Template] = []
+    for place, item in _items(document):
+        found += _pod(item, place) or _patches(item, place) or list(_templates(item, place))
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Misplaced:
+    """An annotation of ours where no pod gets it."""
+
+    place: Place
+    name: str
+    belongs: Place | None  # the annotations that it should be among; None where that is not certain
+
+
+def find_misplaced(document: Any) -> list[Misplaced]:
+    """Annotations on the Job instead of its template, or among the labels."""
+    templates = find_templates(document)
+    if not templates:
+        return []
+    right = {template.annotations_place for template in templates}
+    belongs = templates[0].annotations_place if len(templates) == 1 else None
+    return [
+        Misplaced(place, name, belongs)
+        for place, mapping in _named(document, ("annotations", "labels"))
+        if place not in right
+        for name in mapping
+        if isinstance(name, str) and name.startswith(PREFIX) and name not in DESCRIBES_NOTHING
+    ]
+
+
+def show(place: Place) -> str:
+    """`spec.tasks[0].template`"""
+    return "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in place).removeprefix(".")
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _items(document: Any) -> Iterator[tuple[Place, Mapping[str, Any]]]:
+    if not isinstance(document, Mapping):
+        return
+    if str(document.get("kind", "")).endswith("List") and isinstance(document.get("items"), Sequence):
+        for index, item in enumerate(document["items"]):
+            for place, inner in _items(item):
+                yield ("items", index, *place), inner
+        return
+    yield (), document
+
+
+def _pod(item: Mapping[str, Any], place: Place) -> list[Template]:
+    if item.get("kind", "Pod") != "Pod" or "containers" not in _mapping(item.get("spec")):
+        return []
+    return [_template(item, "", place, item)]
+
+
+def _template(item: Mapping[str, Any], role: str, place: Place, content: Mapping[str, Any], **more: Any) -> Template:
+    metadata = _mapping(item.get("metadata"))
+    return Template(
+        kind=str(item.get("kind", "Pod")),
+        name=str(metadata.get("name") or metadata.get("generateName") or ""),
+        namespace=str(metadata.get("namespace") or "default"),
+        role=role,
+        place=place,
+        metadata=_mapping(content.get("metadata")),
+        spec=more.pop("spec", _mapping(content.get("spec"))),
+        **more,
+    )
+
+
+def _templates(item: Mapping[str, Any], top: Place) -> Iterator[Template]:
+    for pattern, named in _PLACES:
+        for place, role, content in _matches(item, pattern.split(".")):
+            if isinstance(content, Mapping) and "containers" in _mapping(content.get("spec")):
+                yield _template(item, named.replace("*", role), (*top, *place), content)
+
+
+def _patches(item: Mapping[str, Any], top: Place) -> list[Template]:
+    """Of a TrainJob: the patch of the node's pods; where there is none, the place of one."""
+    if item.get("kind") != "TrainJob":
+        return []
+    resources = _mapping(_mapping(_mapping(item.get("spec")).get("trainer")).get("resourcesPerNode"))
+    spec = {"containers": [{"name": _TRAIN_JOB_ROLE, "resources": resources}]}
+    found = [
+        _template(item, "", (*top, *place), content, spec=spec, names_scheduler=False)
+        for pattern in _PATCHES
+        for place, role, content in _matches(item, pattern.split("."))
+        if isinstance(content, Mapping) and _patches_nodes(content, role)
+    ]
+    if found:
+        return found[:1]
+    beside = {
+        (*top, "spec", "runtimePatches", 0, "manager"): "vramcast.dev/annotate",
+        (*top, *_NEW_PATCH[:8], "name"): _TRAIN_JOB_ROLE,
+    }
+    return [_template(item, "", (*top, *_NEW_PATCH), {}, spec=spec, names_scheduler=False, beside=beside)]
+
+
+def _patches_nodes(content: Mapping[str, Any], role: str) -> bool:
+    targets = content.get("targetJobs")
+    if isinstance(targets, Sequence):
+        return any(_mapping(target).get("name") == _TRAIN_JOB_ROLE for target in targets)
+    return role == _TRAIN_JOB_ROLE
+
+
+def _matches(value: Any, steps: list[str], place: Place = (), role: str = "") -> Iterator[tuple[Place, str, Any]]:
+    """(place, role, what is there) for everything that the steps lead to."""
+    if not steps:
+        yield place, role, value
+        return
+    step, *rest = steps
+    if isinstance(value, Mapping):
+        for key in value:
+            if isinstance(key, str) and fnmatchcase(key, step):
+                yield from _matches(value[key], rest, (*place, key), key if step == "*" else role)
+    elif step == "*" and isinstance(value, Sequence) and not isinstance(value, str):
+        for index, entry in enumerate(value):
+            named = _mapping(entry)
+            yield from _matches(entry, rest, (*place, index), str(named.get("name") or named.get("groupName") or index))
+
+
+def _named(value: Any, names: tuple[str, ...], place: Place = ()) -> Iterator[tuple[Place, Mapping[str, Any]]]:
+    """Every mapping of one of these names, however deep."""
+    entries: Iterator[tuple[str | int, Any]] = iter(())
+    if isinstance(value, Mapping):
+        if place and place[-1] in names:
+            yield place, value
+            return
+        entries = iter(value.items())
+    elif isinstance(value, Sequence) and not isinstance(value, str):
+        entries = iter(enumerate(value))
+    for step, inner in entries:
+        yield from _named(inner, names, (*place, step))

@@ -1,0 +1,168 @@
+"""`vramcast forecast`: what the pods of a file need and why, before anything is scheduled."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import yaml
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from vramcast.commands.manifests import Found, notes, read_manifest, undescribed
+from vramcast.commands.sweep import SweepReport, print_sweep, sweep_json, sweep_task
+from vramcast.core.errors import InvalidInput, InvalidTask
+from vramcast.core.forecast import Forecaster
+from vramcast.core.names import Product
+from vramcast.core.quantity import GIB
+from vramcast.core.task import Task, describe
+from vramcast.forecast.report import COMMON_PRODUCTS, ProductReport, report, report_json
+from vramcast.forecast.sweep import Sweep
+
+OUTPUTS = ("table", "json", "yaml")
+_PIPE_WIDTH = 100
+
+
+def run_forecast(
+    paths: Sequence[Path],
+    gpus: Sequence[str],
+    output: str,
+    forecaster: Forecaster,
+    sweep: Sweep | None = None,
+    plot: Path | None = None,
+) -> None:
+    """Raises InvalidInput with every mistake of every file."""
+    if output not in OUTPUTS:
+        raise InvalidInput(f"--output {output!r}: expected {', '.join(OUTPUTS)}")
+    if plot is not None and sweep is None:
+        raise InvalidInput("--plot: nothing to draw without --sweep, such as --sweep batch-size=8..256")
+    products = tuple(Product(gpu) for gpu in gpus) or COMMON_PRODUCTS
+    tasks = _read_tasks(paths)
+    console = Console()
+    console = Console(width=None if console.is_terminal else _PIPE_WIDTH)
+    if sweep is None:
+        reports = [(found, task, _told(found, forecaster, task, products)) for found, task in tasks]
+        if output == "table":
+            for found, task, given in reports:
+                _print(console, found, task, given)
+        else:
+            _write([_json(found, task, given) for found, task, given in reports], output)
+        return
+    swept = [(found, task, _swept(found, forecaster, task, products, sweep)) for found, task in tasks]
+    if output == "table":
+        for found, task, one in swept:
+            console.print(_heading(found, task))
+            print_sweep(console, one)
+    else:
+        _write([{**_who(found, task), **sweep_json(one)} for found, task, one in swept], output)
+    if plot is not None:
+        from vramcast.commands.plot_file import draw_sweeps  # noqa: PLC0415  # matplotlib is an extra
+
+        draw_sweeps([(f"{found.template.label}: {describe(task)}", one) for found, task, one in swept], plot)
+
+
+def _read_tasks(paths: Sequence[Path]) -> list[tuple[Found, Task]]:
+    """Every described template of the files. Raises InvalidInput with all that is wrong."""
+    console = Console(stderr=True, soft_wrap=True, highlight=False)
+    tasks, wrong = [], []
+    for path in paths:
+        manifest = read_manifest(path)
+        mistakes = manifest.mistakes()
+        told = [(found, found.record.task) for found in manifest.found if found.record and found.record.task]
+        if not told and not mistakes:
+            mistakes = [f"{path}: {manifest.found[0].template.label}: {undescribed(path)}"]
+        wrong += mistakes
+        tasks += told
+        for found in manifest.found:
+            if not found.described:
+                for note in notes(found):
+                    console.print(f"[yellow]note:[/yellow] {path}: {found.template.label}: {note}")
+    if wrong:
+        raise InvalidInput("\n".join(wrong))
+    return tasks
+
+
+def _told(found: Found, forecaster: Forecaster, task: Task, products: Sequence[Product]) -> list[ProductReport]:
+    try:
+        return report(forecaster, task, products)
+    except InvalidTask as error:
+        raise InvalidInput(f"{found.template.label}: {error}") from None
+
+
+def _swept(found: Found, forecaster: Forecaster, task: Task, products: Sequence[Product], sweep: Sweep) -> SweepReport:
+    try:
+        return sweep_task(forecaster, task, products, sweep)
+    except InvalidTask as error:
+        raise InvalidInput(f"{found.template.label}: {error}") from None
+
+
+def _heading(found: Found, task: Task) -> str:
+    return f"[bold]{found.template.label}[/bold]  {describe(task)}"
+
+
+def _print(console: Console, found: Found, task: Task, given: list[ProductReport]) -> None:
+    first = given[0].forecast
+    console.print(f"{_heading(found, task)}  [dim]({first.source}, {first.model_version})[/dim]")
+    console.print(_products_table(given))
+    console.print(_parts_table(given))
+    for assumption in first.assumptions:
+        console.print(f"  [dim]assumed:[/dim] {assumption}")
+    console.print()
+
+
+def _products_table(given: list[ProductReport]) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("GPU")
+    table.add_column("usable GiB", justify="right")
+    table.add_column("median", justify="right")
+    for risk in given[0].bounds_bytes:
+        table.add_column(f"risk {risk:g}", justify="right")
+    table.add_column(f"holds it at {given[0].forecast.risk:g}")
+    for line in given:
+        holds = {True: "[green]yes[/green]", False: "[red]no[/red]", None: "?"}[line.holds_it]
+        usable = "?" if line.usable_mib is None else f"{line.usable_mib / 1024:.1f}"
+        bounds = (_gib(size) for size in line.bounds_bytes.values())
+        table.add_row(line.forecast.product, usable, _gib(line.forecast.median_bytes), *bounds, holds)
+    return table
+
+
+def _parts_table(given: list[ProductReport]) -> Table:
+    """Of one product: most parts are the same on all."""
+    forecast = given[0].forecast
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title=f"on {forecast.product}", title_justify="left")
+    table.add_column("part")
+    table.add_column("GiB", justify="right")
+    table.add_column("because")
+    for part in forecast.parts:
+        table.add_row(part.name, _gib(part.size_bytes), part.because)
+    return table
+
+
+def _gib(size_bytes: int) -> str:
+    return f"{size_bytes / GIB:.2f}"
+
+
+def _who(found: Found, task: Task) -> dict[str, Any]:
+    template = found.template
+    return {
+        "pod": f"{template.namespace}/{template.name}",
+        "kind": template.kind,
+        "role": template.role,
+        "level": task.level,
+    }
+
+
+def _json(found: Found, task: Task, given: list[ProductReport]) -> dict[str, Any]:
+    return {**_who(found, task), "forecasts": [report_json(one) for one in given]}
+
+
+def _write(content: list[dict[str, Any]], output: str) -> None:
+    plain = msgspec.to_builtins(content, str_keys=True)
+    if output == "yaml":
+        sys.stdout.write(yaml.safe_dump(plain, sort_keys=False, allow_unicode=True))
+    else:
+        sys.stdout.write(msgspec.json.format(msgspec.json.encode(plain), indent=2).decode() + "\n")

@@ -1,0 +1,134 @@
+"""dcgm-exporters for nodes that have no GPUs: the pods on the control plane, as an exporter would print them.
+
+Each node's exporter is a path of one server (`/NODE/metrics`). What a pod uses is looked up at every scrape: a pod that
+the API server shows running uses what the test says that it needs, and one that is over uses nothing.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any
+
+from tests.cluster.telemetry_server import serving
+from tests.controlplane import Api
+from tests.controlplane.objects import GpuProduct
+
+Json = dict[str, Any]
+PREFIX = "vramcast.dev/"
+RESERVED_MIB = 450
+# Of its need, on every other scrape: a peak has to be found, not read off the last sample.
+RESTING = 0.8
+
+_METRICS = {
+    "DCGM_FI_DEV_FB_FREE": "Framebuffer memory free (in MiB).",
+    "DCGM_FI_DEV_FB_USED": "Framebuffer memory used (in MiB).",
+    "DCGM_FI_DEV_FB_RESERVED": "Framebuffer memory reserved (in MiB).",
+    "DCGM_FI_DEV_GPU_UTIL": "GPU utilization (in %).",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One line."""
+
+    metric: str
+    value: float
+    labels: tuple[tuple[str, str], ...]
+
+    def __str__(self) -> str:
+        text = ",".join(f'{name}="{value}"' for name, value in self.labels)
+        return f"{self.metric}{{{text}}} {self.value:g}"
+
+
+def utilization_percent(gpu: int) -> int:
+    """Of a GPU that anybody uses, the same at all times."""
+    return 40 + 5 * (gpu % 8)
+
+
+# What an exporter prints, made worse.
+Spoil = Callable[[str, list[str]], list[str]]
+
+
+@dataclass(slots=True)
+class FakeExporter:
+    """Use as a context manager. `needs_mib`: by pod's name; `strangers_mib`: by node and GPU."""
+
+    api: Api
+    nodes: dict[str, tuple[GpuProduct, int]]
+    needs_mib: dict[str, int] = field(default_factory=dict)
+    strangers_mib: dict[tuple[str, int], int] = field(default_factory=dict)
+    spoil: Spoil = lambda _node, lines: lines
+    url: str = ""
+    _scrapes: Counter[str] = field(default_factory=Counter)
+    _server: AbstractContextManager[str] | None = None
+
+    def __enter__(self) -> FakeExporter:
+        self._server = serving(lambda path, _query, _headers: self._answer(path))
+        self.url = self._server.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._server is not None:
+            self._server.__exit__(kind, error, trace)
+
+    def _answer(self, path: str) -> tuple[int, bytes]:
+        node = path.split("/")[1]
+        if node not in self.nodes:
+            return 404, b"no such node"
+        return 200, "\n".join([*self.spoil(node, self._lines(node)), ""]).encode()
+
+    def _lines(self, node: str) -> list[str]:
+        samples = defaultdict(list)
+        for sample in self._samples(node):
+            samples[sample.metric].append(sample)
+        lines = []
+        for metric, text in _METRICS.items():
+            lines += [f"# HELP {metric} {text}", f"# TYPE {metric} gauge", *map(str, samples[metric])]
+        return lines
+
+    def _samples(self, node: str) -> Iterator[Sample]:
+        product, count = self.nodes[node]
+        used = self._used_mib(node)
+        for gpu in range(count):
+            labels = _gpu_labels(node, gpu, product)
+            here = used.get(gpu, {})
+            total = sum(here.values()) + self.strangers_mib.get((node, gpu), 0)
+            busy = utilization_percent(gpu) if total else 0
+            yield Sample("DCGM_FI_DEV_FB_RESERVED", RESERVED_MIB, labels)
+            yield Sample("DCGM_FI_DEV_FB_FREE", product.memory_mib - RESERVED_MIB - total, labels)
+            yield Sample("DCGM_FI_DEV_FB_USED", total, labels)
+            yield Sample("DCGM_FI_DEV_GPU_UTIL", busy, labels)
+            for pod, mib in here.items():
+                named = (*labels, ("container", "main"), ("namespace", "default"), ("pod", pod))
+                yield Sample("DCGM_FI_DEV_FB_USED", mib, named)
+                yield Sample("DCGM_FI_DEV_GPU_UTIL", busy, named)
+
+    def _used_mib(self, node: str) -> dict[int, dict[str, int]]:
+        found: dict[int, dict[str, int]] = defaultdict(dict)
+        selector = f"spec.nodeName={node},status.phase=Running"
+        for pod in self.api.get("/api/v1/pods", fieldSelector=selector)["items"]:
+            name = pod["metadata"]["name"]
+            need = self.needs_mib.get(name, 0)
+            if need:
+                self._scrapes[name] += 1
+                mib = need if self._scrapes[name] % 2 == 0 else round(RESTING * need)
+                for gpu in pod["metadata"]["annotations"].get(f"{PREFIX}gpu-indices", "0").split(","):
+                    found[int(gpu)][name] = mib
+        return found
+
+
+def _gpu_labels(node: str, gpu: int, product: GpuProduct) -> tuple[tuple[str, str], ...]:
+    return (
+        ("gpu", str(gpu)),
+        ("UUID", f"GPU-{node}-{gpu}"),
+        ("pci_bus_id", f"00000000:{gpu:02X}:00.0"),
+        ("device", f"nvidia{gpu}"),
+        ("modelName", product.product.replace("-", " ")),
+        ("Hostname", node),
+    )

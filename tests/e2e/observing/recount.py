@@ -1,0 +1,152 @@
+"""The accuracy metrics once more, from what the API server and Prometheus' raw samples say.
+
+An independent judge: it imports nothing of vramcast. Of each pod that is over it reads the promise off the annotations
+and the peak off the samples of its time, and counts again what docs/accuracy.md says is counted.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from statistics import fmean
+from typing import Any
+
+from tests.controlplane import quantity
+from tests.e2e.observing.world import FB_USED, World, written
+
+Json = dict[str, Any]
+MIB = 1 << 20
+GPU_UTIL = "DCGM_FI_DEV_GPU_UTIL"
+Group = tuple[str, str, str]  # family, level, product
+Samples = Mapping[str, Sequence[tuple[float, float]]]  # by pod
+
+
+@dataclass(frozen=True, slots=True)
+class Recounted:
+    """One run that is over."""
+
+    group: Group
+    ending: str
+    median_bytes: int
+    promised_bytes: int
+    peak_bytes: int
+    utilization: float | None  # forecast less observed
+
+    @property
+    def kept(self) -> bool:
+        return self.ending != "oom" and self.peak_bytes <= self.promised_bytes
+
+    @property
+    def error(self) -> float:
+        return self.peak_bytes / self.median_bytes
+
+    @property
+    def over_reservation(self) -> float:
+        return self.promised_bytes / self.peak_bytes
+
+
+def recount(world: World) -> list[Recounted]:
+    products = {
+        node["metadata"]["name"]: node["metadata"]["labels"]["nvidia.com/gpu.product"] for node in world.api.nodes()
+    }
+    memory, busy = (_by_pod(world, metric) for metric in (FB_USED, GPU_UTIL))
+    return [_recount_one(pod, products, memory, busy) for pod in world.over]
+
+
+def _by_pod(world: World, metric: str) -> Samples:
+    found: dict[str, list[tuple[float, float]]] = defaultdict(list)
+    for labels, samples in world.prometheus.samples(f'{metric}{{{world.pod_label}!=""}}'):
+        found[labels[world.pod_label]] += samples
+    return found
+
+
+def _recount_one(pod: Json, products: Mapping[str, str], memory: Samples, busy: Samples) -> Recounted:
+    said, status, name = written(pod), pod["status"], pod["metadata"]["name"]
+    ended = status["containerStatuses"][0]["state"]["terminated"]
+    begin, end = _epoch(status["startTime"]), _epoch(ended["finishedAt"])
+    peak = max(value for at, value in memory[name] if begin <= at <= end)
+    died = "CUDA out of memory" in ended.get("message", "")
+    given = "gpu-memory" in said
+    promised = quantity(said["reserved-memory"])
+    used = fmean(value for at, value in busy[name] if begin <= at <= end) / 100
+    forecast = said.get("forecast-utilization")
+    return Recounted(
+        group=(said.get("architecture", "unknown"), "given" if given else "summary", products[pod["spec"]["nodeName"]]),
+        ending="oom" if died else status["phase"].lower(),
+        median_bytes=quantity(said["forecast-memory"]),
+        promised_bytes=promised,
+        # What died needed more than it had, whatever was seen of it.
+        peak_bytes=max(promised, round(peak) * MIB) if died else round(peak) * MIB,
+        utilization=None if forecast is None else float(forecast) - used,
+    )
+
+
+def _epoch(text: str) -> float:
+    return datetime.fromisoformat(text).timestamp()
+
+
+# --- the comparison
+
+
+def check_metrics(world: World, runs: Sequence[Recounted]) -> None:
+    """Every accuracy metric that Prometheus has scraped, against the recount. Raises AssertionError."""
+    groups = {run.group for run in runs}
+    shown = Shown(world)
+    assert shown.groups("vramcast_promises_kept_total") == groups
+    for group in groups:
+        mine = [run for run in runs if run.group == group]
+        lived = [run for run in mine if run.ending != "oom"]
+        assert shown.endings(group) == Counter(run.ending for run in mine)
+        assert shown.value("vramcast_promises_kept_total", group) == sum(run.kept for run in mine)
+        assert shown.value("vramcast_ooms_total", group) == len(mine) - len(lived)
+        _check_histogram(shown, "vramcast_forecast_error_ratio", group, [run.error for run in lived])
+        _check_histogram(shown, "vramcast_over_reservation_ratio", group, [run.over_reservation for run in lived])
+        busy = [run.utilization for run in mine if run.utilization is not None]
+        assert shown.value("vramcast_utilization_error_ratio_count", group) == len(busy)
+        _check_close(shown.value("vramcast_utilization_error_ratio_sum", group), sum(busy), 0.01 * len(mine))
+        assert shown.value("vramcast_coverage_outcomes", group) == len(mine)
+        _check_close(shown.value("vramcast_coverage_ratio", group), fmean(run.kept for run in mine), 1e-9)
+        bias = math.exp(fmean(math.log(run.error) for run in mine))
+        _check_close(shown.value("vramcast_forecast_bias_ratio", group), bias, 1e-4)
+
+
+def _check_histogram(shown: Shown, name: str, group: Group, values: Sequence[float]) -> None:
+    assert shown.value(f"{name}_count", group) == len(values)
+    _check_close(shown.value(f"{name}_sum", group), sum(values), 1e-6 * max(1.0, sum(values)))
+    buckets = shown.buckets(name, group)
+    assert buckets == {le: sum(value <= float(le) for value in values) for le in buckets}
+
+
+def _check_close(shown: float, recounted: float, tolerance: float) -> None:
+    assert abs(shown - recounted) <= tolerance, f"{shown} is shown, {recounted} recounted"
+
+
+class Shown:
+    """What Prometheus has scraped last."""
+
+    def __init__(self, world: World) -> None:
+        self._prometheus = world.prometheus
+
+    def groups(self, name: str) -> set[Group]:
+        return {_group(labels) for labels, _ in self._prometheus.query(name)}
+
+    def endings(self, group: Group) -> Counter[str]:
+        found = self._of("vramcast_outcomes_total", group)
+        return Counter({labels["ending"]: int(value) for labels, value in found if value})
+
+    def value(self, name: str, group: Group) -> float:
+        ((_, value),) = self._of(name, group)
+        return value
+
+    def buckets(self, name: str, group: Group) -> dict[str, float]:
+        return {labels["le"]: value for labels, value in self._of(f"{name}_bucket", group)}
+
+    def _of(self, name: str, group: Group) -> Iterable[tuple[dict[str, str], float]]:
+        return [(labels, value) for labels, value in self._prometheus.query(name) if _group(labels) == group]
+
+
+def _group(labels: Mapping[str, str]) -> Group:
+    return labels["family"], labels["level"], labels["product"]

@@ -1,0 +1,162 @@
+"""Telemetry at its worst: nothing falls over, no promise is forgotten, and each kind of fault is counted."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import httpx
+import pytest
+
+from tests.cluster.telemetry_server import serving
+from tests.controlplane import eventually
+from tests.controlplane.objects import A100_40GB
+from tests.e2e.observing.conftest import Begin
+from tests.e2e.observing.world import PATIENCE_SECONDS, Run, World
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+
+NODES = {"a": (A100_40GB, 2)}
+A100 = A100_40GB.product
+PROMISED_MIB = [20 * 1024, 30 * 1024]
+
+# A line of one metric, made worse.
+Worse = Callable[[str], list[str]]
+
+
+def with_value(change: Callable[[float], float | str]) -> Worse:
+    def worse(line: str) -> list[str]:
+        labels, _, value = line.rpartition(" ")
+        return [f"{labels} {change(float(value))}"]
+
+    return worse
+
+
+def without_label(name: str) -> Worse:
+    return lambda line: [re.sub(rf'{name}="[^"]*",?', "", line)]
+
+
+def seen_twice(line: str) -> list[str]:
+    """By two exporters, of which one is behind."""
+    labels, _, value = line.rpartition("} ")
+    return [line, f'{labels},version="old"}} {float(value) / 2:g}']
+
+
+FAULTS: dict[str, Worse] = {
+    "not_a_number": with_value(lambda _: "NaN"),
+    "negative": with_value(lambda value: -value - 1),
+    "unit": with_value(lambda value: (value + 1) * (1 << 20)),
+    "no_node": without_label("Hostname"),
+    "unknown_node": lambda line: [line.replace('Hostname="a"', 'Hostname="ip-10-0-0-7"')],
+    "no_gpu": without_label("gpu"),
+    "duplicate": seen_twice,
+}
+
+
+def spoil(worse: Worse) -> Callable[[str, list[str]], list[str]]:
+    return lambda _node, lines: [
+        new for line in lines for new in (worse(line) if line.startswith("DCGM_FI_DEV_FB_USED{") else [line])
+    ]
+
+
+@pytest.fixture
+def runs() -> list[Run]:
+    return [Run("p", {"gpu-memory": "20Gi"}, 15_000, A100), Run("q", {"gpu-memory": "30Gi"}, 25_000, A100)]
+
+
+def begin_full(world: World, runs: list[Run]) -> None:
+    """Each GPU has a pod, and a third one waits that would fit beside neither."""
+    world.begin(runs[:1])
+    world.begin(runs[1:])
+    world.api.create_pod(Run("waits", {"gpu-memory": "25Gi"}, 1_000, A100).manifest())
+    eventually(lambda: world.service.get("/state")["turned_away_total"] == 1, PATIENCE_SECONDS, "the third to wait")
+    world.await_peaks(runs)
+
+
+def check_promises_stand(world: World) -> None:
+    world.await_looks(2)
+    gpus = world.gpus("a")
+    assert [gpu["promised_mib"] for gpu in gpus] == PROMISED_MIB
+    assert all(gpu["room_mib"] <= gpu["size_mib"] - gpu["promised_mib"] for gpu in gpus)
+    assert "waits" not in world.running()
+    assert world.service.process.alive
+    assert world.service.metric("vramcast_defects_total") == 0
+    assert "a look at telemetry failed" not in world.service.process.log.read_text()
+
+
+def faults(world: World, fault: str) -> float:
+    lines = world.metrics_text().splitlines()
+    start = f'vramcast_telemetry_faults_total{{fault="{fault}"}} '
+    return next(float(line.removeprefix(start)) for line in lines if line.startswith(start))
+
+
+def test_bad_samples_are_counted_by_reason_and_free_no_promise(begin: Begin, runs: list[Run]) -> None:
+    world = begin(NODES)
+    begin_full(world, runs)
+    for fault, worse in FAULTS.items():
+        before = faults(world, fault)
+        world.exporter.spoil = spoil(worse)
+        eventually(lambda f=fault, b=before: faults(world, f) > b, PATIENCE_SECONDS, f"a fault {fault}")
+        check_promises_stand(world)
+    # Values that start again at zero, as after an exporter's restart, and then no values at all.
+    for worse in (with_value(lambda _: 0.0), lambda _line: []):
+        world.exporter.spoil = spoil(worse)
+        check_promises_stand(world)
+    world.exporter.spoil = lambda _node, _lines: ["<html>log in</html>"]
+    check_promises_stand(world)
+    world.exporter.spoil = spoil(lambda line: [line])
+    world.end(runs)
+    world.await_counted()
+    eventually(lambda: "waits" in world.running(), PATIENCE_SECONDS, "the third to have its room")
+
+
+class Relay:
+    """A way to Prometheus on which its clock is off, by `skew_seconds`, or its answers are `damaged`."""
+
+    def __init__(self) -> None:
+        self.upstream = ""
+        self.url = ""
+        self.skew_seconds = 0.0
+        self.damaged = False
+
+    def before(self, url: str) -> str:
+        self.upstream = url
+        return self.url
+
+    def answer(self, path: str, query: dict[str, str], _headers: dict[str, str]) -> tuple[int, bytes]:
+        asked = httpx.get(self.upstream + path, params=query, timeout=10.0)
+        if self.damaged:
+            return 200, asked.content[: len(asked.content) // 2]
+        document = asked.json()
+        for series in document.get("data", {}).get("result", ()):
+            series["values"] = [[at + self.skew_seconds, value] for at, value in series["values"]]
+        return asked.status_code, json.dumps(document).encode()
+
+
+@contextmanager
+def relaying() -> Iterator[Relay]:
+    relay = Relay()
+    with serving(relay.answer) as url:
+        relay.url = url
+        yield relay
+
+
+def test_a_clock_that_is_off_is_told_and_frees_no_promise(begin: Begin, runs: list[Run]) -> None:
+    with relaying() as relay:
+        world = begin(NODES, prometheus_url=relay.before)
+        begin_full(world, runs)
+        for fault, skew_seconds in (("ahead", 600.0), ("stale", -600.0)):
+            before = faults(world, fault)
+            relay.skew_seconds = skew_seconds
+            eventually(lambda f=fault, b=before: faults(world, f) > b, PATIENCE_SECONDS, f"a fault {fault}")
+            check_promises_stand(world)
+        relay.skew_seconds = 0.0
+        relay.damaged = True
+        failed = 'vramcast_telemetry_looks_total{result="failed"}'
+        eventually(lambda: f"{failed} 0.0" not in world.metrics_text(), PATIENCE_SECONDS, "a look that failed")
+        check_promises_stand(world)
+        relay.damaged = False
+        world.end(runs)
+        world.await_counted()

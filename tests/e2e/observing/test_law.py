@@ -1,0 +1,188 @@
+"""Two hundred runs that take more than the model says: promises are kept again, and everything shown of it is true."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import product as combinations
+from pathlib import Path
+from statistics import fmean, median
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.controlplane import ControlPlane, eventually, quantity
+from tests.controlplane.objects import A100_40GB, L40S, T4
+from tests.e2e.observing.conftest import Begin
+from tests.e2e.observing.law import RISK, Law, Said
+from tests.e2e.observing.recount import check_metrics, recount
+from tests.e2e.observing.world import PATIENCE_SECONDS, Run, World, written
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+
+DASHBOARD = Path(__file__).parents[3] / "helm/vramcast/files/dashboard.json"
+MIB = 1 << 20
+WAVES, WAVE = 5, 20  # of each family
+LEARNED = 60  # outcomes after which a family must be learned
+
+NODES = {"a100-0": (A100_40GB, 8), "a100-1": (A100_40GB, 8), "l40s-0": (L40S, 8), "l40s-1": (L40S, 8), "t4": (T4, 4)}
+# The tasks come by in turns, in steps that are prime to their number.
+SIZES = list(combinations(("11M", "25.6M", "44M"), ("4M", "11.1M", "22M"), ("16", "32", "64")))
+STEP = 7
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    architecture: str
+    product: str
+    law: Law
+
+
+FAMILIES = (
+    Family("cnn", A100_40GB.product, Law(more=1.2)),
+    Family("transformer", L40S.product, Law(more=1.5)),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """One run, and what is known of it here and nowhere else."""
+
+    run: Run
+    family: Family
+    number: int
+    said: Said
+
+
+def summary(architecture: str, number: int) -> dict[str, str]:
+    parameters, activations, batch = SIZES[number * STEP % len(SIZES)]
+    return {
+        "architecture": architecture, "parameters": parameters, "activations": activations, "batch-size": batch,
+        "optimizer": "adamw",
+    }  # fmt: skip
+
+
+def draw(world: World, family: Family) -> list[Drawn]:
+    """All runs of a family. The model is asked before it has seen any: the law is one about what it says then."""
+    said = [_ask(world, Run("ask", summary(family.architecture, n), 0, family.product)) for n in range(len(SIZES))]
+    drawn = []
+    for number in range(WAVES * WAVE):
+        of_task = said[number % len(SIZES)]
+        need_mib = math.ceil(family.law.need_bytes(of_task, number) / MIB)
+        name = f"{family.architecture}-{number:03d}"
+        run = Run(name, summary(family.architecture, number), need_mib, family.product)
+        drawn.append(Drawn(run, family, number, of_task))
+    return drawn
+
+
+def _ask(world: World, run: Run) -> Said:
+    found = world.forecast(run)
+    return Said(found["median_bytes"], found["bound_bytes"])
+
+
+# --- what is judged
+
+
+def promised_bytes(world: World, drawn: Drawn) -> int:
+    """As the API server has it."""
+    return quantity(written(world.api.pod(drawn.run.name))["reserved-memory"])
+
+
+def coverage(world: World, all_drawn: Sequence[Drawn]) -> float:
+    """By the law, how many of such promises are kept: what a count of these few runs would only estimate."""
+    return fmean(drawn.family.law.coverage(drawn.said, promised_bytes(world, drawn)) for drawn in all_drawn)
+
+
+def price(world: World, all_drawn: Sequence[Drawn]) -> float:
+    """Median over-reservation beside that of somebody who knows the law."""
+    over = median(promised_bytes(world, drawn) / MIB / drawn.run.need_mib - 1 for drawn in all_drawn)
+    oracle = median(drawn.family.law.oracle_bytes(drawn.said) / MIB / drawn.run.need_mib - 1 for drawn in all_drawn)
+    return over / oracle
+
+
+# --- around the law: ends and mistakes of every kind, so that no panel stays empty
+
+
+def other_runs() -> list[Run]:
+    mlp = summary("mlp", 0)
+    return [
+        Run("dies", mlp, 700, T4.product, "Failed", "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate"),
+        Run("fails", mlp, 600, T4.product, "Failed", "KeyError: 'lr'"),
+        Run("own-number", {"gpu-memory": "3Gi"}, 2_000, T4.product),
+    ]
+
+
+def make_mistakes(world: World) -> None:
+    httpx.post(f"{world.service.url}/filter", content=b"{")
+    world.api.create_pod(Run("too-large", {"gpu-memory": "900Gi"}, 0, T4.product).manifest())
+
+
+def queries() -> Iterator[tuple[str, str]]:
+    dashboard: dict[str, Any] = json.loads(DASHBOARD.read_text())
+    for panel in dashboard["panels"]:
+        for target in panel.get("targets", ()):
+            yield panel["title"], target["expr"]
+
+
+def check_dashboard(world: World) -> None:
+    for title, expression in queries():
+
+        def has_data(expression: str = expression) -> bool:
+            return any(math.isfinite(value) for _, value in world.prometheus.query(expression))
+
+        eventually(has_data, 20, f"panel {title!r}: {expression}", 0.2)
+
+
+def check_rules(world: World) -> None:
+    """The alerts that the chart ships, as this Prometheus evaluates them."""
+    rules = [rule for group in world.prometheus.ask("rules")["groups"] for rule in group["rules"]]
+    assert len(rules) > 10
+    assert {rule["name"]: rule["lastError"] for rule in rules if rule["health"] == "err"} == {}
+
+
+def check_promises(world: World, all_drawn: Sequence[Drawn]) -> None:
+    """While they run, the sum of what they were promised is what the metric says."""
+    promised = sum(promised_bytes(world, drawn) for drawn in all_drawn)
+    eventually(
+        lambda: world.prometheus.total("vramcast_promised_bytes") == promised, PATIENCE_SECONDS, f"{promised} promised"
+    )
+
+
+def test_after_60_outcomes_promises_are_kept_again_and_all_that_is_shown_is_true(
+    begin: Begin, plane: ControlPlane
+) -> None:
+    world = begin(NODES)
+    families = {family: draw(world, family) for family in FAMILIES}
+    world.run_to_the_end(other_runs())
+    make_mistakes(world)
+
+    for wave in range(WAVES):
+        drawn = [one for of_family in families.values() for one in of_family[wave * WAVE : (wave + 1) * WAVE]]
+        runs = [one.run for one in drawn]
+        world.begin(runs)
+        if wave == WAVES - 1:
+            check_dashboard(world)
+            check_promises(world, drawn)
+        world.end(runs)
+        world.await_counted()
+
+    for all_drawn in families.values():
+        assert coverage(world, all_drawn[:WAVE]) < 0.9
+        learned = all_drawn[LEARNED:]
+        assert 0.94 <= coverage(world, learned) <= 0.97
+        assert price(world, learned) <= 1.3
+
+    assert world.service.metric("vramcast_unmeasured_runs_total") == 0
+    promised = world.prometheus.query('vramcast_coverage_promised_ratio{level="summary"}')
+    assert {value for _, value in promised} == {1 - RISK}
+    eventually(lambda: check_metrics(world, recount(world)) is None, PATIENCE_SECONDS, "the metrics to be scraped")
+    check_rules(world)
+    judged = subprocess.run(
+        [str(plane.binaries.promtool), "check", "metrics"],
+        input=world.metrics_text(), capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert (judged.returncode, judged.stdout + judged.stderr) == (0, "")

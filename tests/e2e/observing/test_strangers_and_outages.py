@@ -1,0 +1,133 @@
+"""Memory that nobody of ours took, and a Prometheus that is away."""
+
+from __future__ import annotations
+
+import re
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.controlplane import ControlPlane, eventually
+from tests.controlplane.objects import A100_40GB
+from tests.e2e.observing.conftest import ALERTS, Begin, service_job
+from tests.e2e.observing.prometheus import Prometheus
+from tests.e2e.observing.world import PATIENCE_SECONDS, Run, World, written
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+
+NODES = {"a": (A100_40GB, 2)}
+STRANGER_MIB = 10 * 1024
+A100 = A100_40GB.product
+# An outage of ten minutes takes ten seconds, and the alerts' times with it.
+MINUTE_SECONDS = 1.0
+
+
+def given(name: str, size: str, need_mib: int = 1_000, phase: str = "Succeeded") -> Run:
+    return Run(name, {"gpu-memory": size}, need_mib, A100, phase)
+
+
+def gpu_of(world: World, run: Run) -> str:
+    return written(world.api.pod(run.name))["gpu-indices"]
+
+
+def test_a_stranger_keeps_pods_off_its_gpu_from_the_next_look_on(begin: Begin) -> None:
+    world = begin(NODES, honor_labels=True)
+    free = world.gpus("a")[0]["room_mib"]
+    world.exporter.strangers_mib["a", 0] = STRANGER_MIB
+    scraped = 'DCGM_FI_DEV_FB_USED{Hostname="a",gpu="0"}'
+    eventually(lambda: world.prometheus.total(scraped) == STRANGER_MIB, PATIENCE_SECONDS, "a scrape of the stranger")
+    # One look may have been under way; the next one begins after the scrape.
+    world.await_looks(2)
+    assert [gpu["strangers_mib"] for gpu in world.gpus("a")] == [STRANGER_MIB, 0]
+    assert [gpu["room_mib"] for gpu in world.gpus("a")] == [free - STRANGER_MIB, free]
+
+    # Without it, GPU 0 would hold all three.
+    runs = [given("large", "35Gi"), given("beside-it", "25Gi"), given("too-much", "25Gi")]
+    world.begin(runs[:1])
+    assert gpu_of(world, runs[0]) == "1"
+    world.begin(runs[1:2])
+    assert gpu_of(world, runs[1]) == "0"
+    world.api.create_pod(runs[2].manifest())
+
+    def told() -> list[str]:
+        return [e["message"] for e in world.api.events(about="too-much") if "outside of Kubernetes" in e["message"]]
+
+    assert eventually(told, PATIENCE_SECONDS, "the pod to be told of processes outside of Kubernetes")
+    assert world.service.metric("vramcast_strangers_bytes") == STRANGER_MIB << 20
+    world.exporter.strangers_mib.clear()
+    world.end(runs[:1])
+    eventually(lambda: "too-much" in world.running(), PATIENCE_SECONDS, "room when the stranger is gone")
+
+
+def scaled(rules: Any) -> Any:
+    """The chart's alerts on a clock that runs sixty times as fast."""
+    for group in rules["groups"]:
+        for rule in group["rules"]:
+            if "for" in rule:
+                rule["for"] = rule["for"].replace("m", "s")
+            rule["expr"] = re.sub(r"(?<=_age_seconds\) > )300", str(300 / 60 * MINUTE_SECONDS), rule["expr"])
+    return rules
+
+
+@pytest.fixture
+def monitor(plane: ControlPlane, tmp_path: Path) -> Any:
+    """Another Prometheus, which sees the service alone: the one that is away can tell nobody."""
+    started: list[Prometheus] = []
+
+    def start(world: World) -> Prometheus:
+        rules = scaled(yaml.safe_load(ALERTS.read_text()))
+        prometheus = Prometheus(
+            plane.binaries.prometheus, tmp_path / "monitor", [service_job(world.service.url)], rules
+        )
+        started.append(prometheus)
+        prometheus.start()
+        return prometheus
+
+    yield start
+    for prometheus in started:
+        prometheus.stop()
+
+
+def test_prometheus_away_for_ten_minutes(begin: Begin, monitor: Any) -> None:
+    world = begin(NODES, telemetry_stale_seconds="3", telemetry_timeout_seconds="2")
+    watcher = monitor(world)
+    free = world.gpus("a")[0]["room_mib"]
+    world.exporter.strangers_mib["a", 1] = STRANGER_MIB
+    before = [given("before-0", "20Gi", 15_000), given("before-1", "10Gi", 9_000)]
+    world.run_to_the_end([given("counted", "5Gi")])
+    world.begin(before)
+    world.await_peaks(before)
+    assert watcher.firing() == set()
+
+    world.prometheus.stop()
+    went_at = time.monotonic()
+    # Scheduling goes on, by promises alone: the stranger is not known any more, no promise is forgotten.
+    eventually(lambda: world.gpus("a")[1]["strangers_mib"] == 0, PATIENCE_SECONDS, "telemetry to be stale")
+    during = [given("during-0", "8Gi", 5_000), given("during-1", "30Gi", 6_000)]
+    world.begin(during)
+    promised = {gpu["index"]: gpu["promised_mib"] for gpu in world.gpus("a")}
+    assert sum(promised.values()) == (20 + 10 + 8 + 30) * 1024
+    assert all(gpu["room_mib"] == free - gpu["promised_mib"] for gpu in world.gpus("a"))
+    moment = int(time.time())
+    world.over += [world.finish(run, moment) for run in (before[1], during[0])]
+    eventually(lambda: time.monotonic() > went_at + 10 * MINUTE_SECONDS, 60, "ten minutes")
+    assert world.service.metric("vramcast_telemetry_age_seconds") >= 9 * MINUTE_SECONDS
+    eventually(lambda: watcher.firing() == {"VramcastTelemetryStale"}, PATIENCE_SECONDS, "one alert")
+    # What ended meanwhile waits to be measured, and nothing else is counted.
+    assert world.counted() == 1
+
+    world.prometheus.start()
+    world.await_counted()
+    eventually(lambda: world.service.metric("vramcast_telemetry_age_seconds") < 3, PATIENCE_SECONDS, "telemetry")
+    eventually(lambda: world.gpus("a")[1]["strangers_mib"] == STRANGER_MIB, PATIENCE_SECONDS, "the stranger")
+    world.end([before[0], during[1]])
+    world.await_counted()
+    world.await_looks(4)
+    # Each of the five once: seen from begin to end, or through most of the time not at all.
+    assert world.counted() == 5
+    assert world.service.metric("vramcast_outcomes_total") >= 1
+    assert [gpu["promised_mib"] for gpu in world.gpus("a")] == [0, 0]
+    eventually(lambda: watcher.firing() == set(), PATIENCE_SECONDS, "the alert to be over")

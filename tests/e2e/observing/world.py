@@ -1,0 +1,155 @@
+"""A watched cluster and the runs in it, from a pod's creation to the moment that its outcome is counted."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+import httpx
+
+from tests.controlplane import Api, eventually
+from tests.controlplane.objects import pod
+from tests.e2e.conftest import RunningService
+from tests.e2e.observing.exporter import FakeExporter
+from tests.e2e.observing.prometheus import Prometheus
+
+Json = dict[str, Any]
+SCHEDULER = "observed-scheduler"
+# The ConfigMap of what was learned.
+MEMORY = "vramcast-learned"
+MEMORY_PATH = f"/api/v1/namespaces/default/configmaps/{MEMORY}"
+# The machine may be busy with everything else.
+PATIENCE_SECONDS = 60.0
+FB_USED = "DCGM_FI_DEV_FB_USED"
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A pod that will take `need_mib` on each of its GPUs, and end like this."""
+
+    name: str
+    annotations: Mapping[str, str]
+    need_mib: int
+    product: str
+    phase: str = "Succeeded"
+    message: str = ""
+
+    def manifest(self) -> Json:
+        here = {"nvidia.com/gpu.product": self.product}
+        shared = {"share": "true", **self.annotations}
+        return pod(self.name, shared, scheduler=SCHEDULER, nodeSelector=here)
+
+
+@dataclass(slots=True)
+class World:
+    """`over`: every run that ended, as the API server had it last."""
+
+    api: Api
+    service: RunningService
+    exporter: FakeExporter
+    prometheus: Prometheus
+    pod_label: str
+    over: list[Json] = field(default_factory=list)
+
+    # ------------------------------------------------------------------ runs
+
+    def run_to_the_end(self, runs: Sequence[Run]) -> None:
+        """All of them, side by side, until each is counted."""
+        self.begin(runs)
+        self.end(runs)
+        self.await_counted()
+
+    def begin(self, runs: Sequence[Run]) -> None:
+        """Until all of them run, where the scheduler put them."""
+        self.exporter.needs_mib.update({run.name: run.need_mib for run in runs})
+        self.api.create_pods(run.manifest() for run in runs)
+        wanted = {run.name for run in runs}
+        eventually(lambda: wanted <= self.running(), PATIENCE_SECONDS, f"{len(runs)} pods to run")
+
+    def end(self, runs: Sequence[Run]) -> None:
+        """Once Prometheus has seen each of them at its peak: a run that nobody saw is no outcome."""
+        moment = self.await_peaks(runs)
+        self.over += self.api.in_parallel(lambda run: self.finish(run, moment), runs)
+
+    def await_peaks(self, runs: Sequence[Run]) -> int:
+        """Since when, in whole seconds as Kubernetes counts."""
+
+        def seen() -> int:
+            moment = int(time.time())
+            peaks = self.peaks_mib(until=moment)
+            unseen = [run.name for run in runs if peaks.get(run.name) != run.need_mib]
+            assert not unseen, f"{len(unseen)} of {len(runs)} pods not seen at their peak: {unseen[:3]}"
+            return moment
+
+        return eventually(seen, PATIENCE_SECONDS, "Prometheus to see every pod at its peak", 0.2)
+
+    def peaks_mib(self, until: float) -> dict[str, float]:
+        """By pod, of the last minutes."""
+        found: dict[str, float] = {}
+        for labels, samples in self.prometheus.samples(f'{FB_USED}{{{self.pod_label}!=""}}', "5m"):
+            values = [value for at, value in samples if at <= until]
+            name = labels[self.pod_label]
+            found[name] = max([found.get(name, 0.0), *values])
+        return found
+
+    def finish(self, run: Run, moment: int) -> Json:
+        """As the kubelet writes it."""
+        ended = {
+            "exitCode": 0 if run.phase == "Succeeded" else 1,
+            "message": run.message,
+            "finishedAt": datetime.fromtimestamp(moment, UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        }
+        container = {"name": "main", "image": "example/task:1", "imageID": "", "ready": False, "restartCount": 0}
+        status = {"phase": run.phase, "containerStatuses": [{**container, "state": {"terminated": ended}}]}
+        return self.api.patch_pod_status(run.name, {"status": status})
+
+    def await_counted(self) -> None:
+        """Each run that ended, as an outcome or not."""
+        eventually(
+            lambda: self.counted() == len(self.over),
+            PATIENCE_SECONDS,
+            f"{len(self.over)} runs to be counted, not {self.counted():g}",
+            0.1,
+        )
+
+    def counted(self) -> float:
+        return self.service.metric("vramcast_outcomes_total") + self.service.metric("vramcast_unmeasured_runs_total")
+
+    def running(self) -> set[str]:
+        pods = self.api.get("/api/v1/pods", fieldSelector="status.phase=Running")["items"]
+        return {found["metadata"]["name"] for found in pods}
+
+    # ------------------------------------------------------------------ what the service says
+
+    def forecast(self, run: Run) -> Json:
+        """On the product that it is meant for."""
+        answer = httpx.post(f"{self.service.url}/forecast?gpu={run.product}", json=run.manifest(), timeout=30.0)
+        (found,) = answer.raise_for_status().json()["forecasts"]
+        assert isinstance(found, dict)
+        return found
+
+    def gpus(self, node: str) -> list[Json]:
+        (found,) = self.service.get(f"/state?node={node}")["nodes"]
+        gpus: list[Json] = found["pools"][0]["gpus"]
+        return gpus
+
+    def await_looks(self, count: int) -> None:
+        """So many more looks at telemetry, whatever came of them."""
+        before = self.service.metric("vramcast_telemetry_looks_total")
+        eventually(
+            lambda: self.service.metric("vramcast_telemetry_looks_total") >= before + count,
+            PATIENCE_SECONDS,
+            f"{count} looks at telemetry",
+        )
+
+    def metrics_text(self) -> str:
+        return httpx.get(f"{self.service.url}/metrics").text
+
+
+def written(manifest: Json) -> dict[str, str]:
+    """What stands on the pod under our prefix."""
+    annotations: Mapping[str, str] = manifest["metadata"].get("annotations", {})
+    return {key.removeprefix("vramcast.dev/"): value for key, value in annotations.items()}

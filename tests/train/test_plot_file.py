@@ -1,0 +1,32 @@
+"""A sweep as a picture: matplotlib comes with the extra `train`, so this runs where that is installed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from vramcast.commands.plot_file import draw_sweeps
+from vramcast.commands.sweep import sweep_task
+from vramcast.core.errors import InvalidInput
+from vramcast.core.task import Task
+from vramcast.core.vocabulary import Level
+from vramcast.forecast.forecaster import PhysicsForecaster
+from vramcast.forecast.report import COMMON_PRODUCTS
+from vramcast.forecast.sweep import parse_sweep
+
+TASK = Task(Level.SUMMARY, parameters=25_600_000, activations=11_100_000, batch_size=64)
+SWEPT = sweep_task(PhysicsForecaster(0.05), TASK, COMMON_PRODUCTS, parse_sweep("batch-size=8..512"))
+
+
+@pytest.mark.parametrize(("name", "begins"), [("plot.png", b"\x89PNG"), ("plot.svg", b"<?xml"), ("plot.pdf", b"%PDF")])
+def test_a_plot_is_written_in_the_format_of_its_name(name: str, begins: bytes, tmp_path: Path) -> None:
+    draw_sweeps([("one", SWEPT), ("two", SWEPT)], tmp_path / name)
+    written = (tmp_path / name).read_bytes()
+    assert written.startswith(begins)
+    assert len(written) > 5000
+
+
+def test_a_place_that_is_not_there_is_one_message(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match=r"--plot .*plot\.png"):
+        draw_sweeps([("one", SWEPT)], tmp_path / "nowhere" / "plot.png")
