@@ -13,6 +13,7 @@ import torch
 from onnx import numpy_helper
 
 from tests.forecast.networks import mlp, traced_cnn
+from vramcast.commands.records import write_records
 from vramcast.core.errors import InvalidInput
 from vramcast.core.names import Product
 from vramcast.core.observed import short_hash
@@ -21,7 +22,6 @@ from vramcast.core.vocabulary import PREFIX
 from vramcast.forecast.artifact import MANIFEST, MODEL, load_artifact
 from vramcast.forecast.model import ModelForecaster, builtin_artifact
 from vramcast.forecast.profiles import encode_profile
-from vramcast.records_command import write_records
 from vramcast.train.export import export
 from vramcast.train.finetune import FineTuning, finetune
 from vramcast.train.network import ForecastNetwork, Shape
