@@ -219,9 +219,9 @@ def _shadow_tasks(service: Service) -> list[asyncio.Task[None]]:
         if service.may_count:
             learner.promote()
 
-    if learner.shadow is None or service.settings.candidate_artifact is None:
+    if learner.shadow is None:
         return []
-    return [asyncio.create_task(keep_shadow(learner.shadow, promote, service.offload))]
+    return [asyncio.create_task(keep_shadow(learner.shadow, learner.teach, promote, service.offload))]
 
 
 class _Inbox:

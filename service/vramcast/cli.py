@@ -111,16 +111,23 @@ Data = Annotated[Path, typer.Option(metavar="DIR", help="Measured runs: measurem
 def train(
     data: Data,
     out: Annotated[Path, typer.Option(metavar="DIR", help="Where the artifact goes; work in progress is kept there.")],
+    base: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Fine-tune this artifact instead of starting from nothing.")
+    ] = None,
     seeds: Annotated[int, typer.Option(help="Networks per fold; the ensemble has five times as many.")] = 1,
     quiet: Annotated[bool, typer.Option(help="No progress bars.")] = False,
 ) -> None:
     """Train the forecast on measured runs. A second call with the same data goes on where the first stopped.
 
     [dim]vramcast train --data runs/ --out model_artifacts/[/dim]
+    [dim]vramcast train --data observed/ --base model_artifacts/ --out candidate/[/dim]
     """
-    from vramcast.train.commands import run_train  # noqa: PLC0415  # torch is an extra
+    from vramcast.train.commands import run_finetune, run_train  # noqa: PLC0415  # torch is an extra
 
-    run_train(data, out, seeds, quiet=quiet)
+    if base is not None:
+        run_finetune(data, base, out, quiet=quiet)
+    else:
+        run_train(data, out, seeds, quiet=quiet)
 
 
 @app.command(rich_help_panel=LEARN)

@@ -69,7 +69,7 @@ class Stage:
         for run in runs(LAWS[0], seed, count):
             task = TASKS[run.number % len(TASKS)]
             self.learner.record(self.outcome(run, task, more), task)
-        if asyncio.run(self.shadow.compare_waiting(offload)):
+        if asyncio.run(self.shadow.compare_waiting(offload, self.learner.teach)):
             self.learner.promote()
 
     def outcome(self, run: Run, task: Task, more: float) -> Outcome:
@@ -196,6 +196,20 @@ def test_a_candidate_that_loads_and_cannot_forecast_is_put_aside(directory: Path
     assert stage.version().startswith("bigru-transformer")
 
 
+def test_runs_that_the_former_model_had_forecast_teach_the_promoted_one(directory: Path) -> None:
+    stage = Stage(directory, candidate_promotion="auto")
+    under_way = [(stage.outcome(run, TASKS[0], 1.3), TASKS[0]) for run in runs(LAWS[0], 5, 25)]
+    stage.live(30)
+    assert stage.version() == "candidate-1"
+    before = stage.forecaster.forecast(TASKS[0], A100)
+    for outcome, task in under_way:
+        stage.learner.record(outcome, task)
+    asyncio.run(stage.shadow.compare_waiting(offload, stage.learner.teach))
+    (cell,) = stage.learner.calibrator.cells()
+    assert cell.outcomes == 55
+    assert stage.forecaster.forecast(TASKS[0], A100).bound_bytes > 1.1 * before.bound_bytes
+
+
 def test_a_restart_goes_on_with_the_comparison(directory: Path) -> None:
     stage = Stage(directory, candidate_promotion="auto")
     stage.live(20, more=1.2)
@@ -273,7 +287,7 @@ def test_the_metrics_show_both(directory: Path) -> None:
             said.median_bytes, said.bound_bytes, said.median_bytes, Ending.SUCCEEDED, 0.0,
         )  # fmt: skip
         service.learner.record(replace(outcome, peak_bytes=round(outcome.median_bytes * 1.01)), task)
-        asyncio.run(shadow.compare_waiting(offload))
+        asyncio.run(shadow.compare_waiting(offload, service.learner.teach))
         client = Client(service)
         for role in ("office", "candidate"):
             assert client.metric(f'vramcast_comparison_outcomes{{role="{role}"}}') == 1

@@ -47,6 +47,11 @@ CASES: dict[str, Values] = {
     },
     "model-configmap": {"model": {"source": "configMap", "name": "model"}},
     "model-claim": {"model": {"source": "claim", "name": "model", "path": "v2"}},
+    "candidate-configmap": {"candidate": {"source": "configMap", "name": "next"}},
+    "candidate-claim": {
+        "model": {"source": "claim", "name": "model"},
+        "candidate": {"source": "claim", "name": "next", "path": "v3"},
+    },
     "extender": {"mode": "extender"},
     "extender-everything": {"mode": "extender", **_PODS, "metrics": _ALL_METRICS, "extender": {"service": {
         "clusterIP": "10.96.0.77", "annotations": {"example.com/note": "kept"}}},

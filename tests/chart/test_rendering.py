@@ -53,6 +53,16 @@ def test_a_model_from_an_image_needs_kubernetes_that_mounts_images(helm: Helm) -
         helm.template(values, "v1.32.1")
 
 
+def test_a_candidate_is_mounted_as_a_whole_so_that_a_new_one_is_seen(helm: Helm) -> None:
+    values: Values = {"candidate": {"source": "configMap", "name": "next", "path": "v3"}}
+    pod = named(helm.template(values, "v1.36.0"), "Deployment")["spec"]["template"]["spec"]
+    (container,) = [c for c in pod["containers"] if c["name"] == "vramcast"]
+    assert {"name": "VRAMCAST_CANDIDATE_ARTIFACT", "value": "/candidate/v3"} in container["env"]
+    assert {"name": "candidate", "mountPath": "/candidate", "readOnly": True} in container["volumeMounts"]
+    # Pods start without it: it may come later.
+    assert {"name": "candidate", "configMap": {"name": "next", "optional": True}} in pod["volumes"]
+
+
 @pytest.mark.parametrize(
     ("version", "tag"),
     [

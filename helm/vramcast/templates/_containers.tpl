@@ -16,6 +16,10 @@
     - name: VRAMCAST_ARTIFACT
       value: {{ printf "/model/%s" .Values.model.path | trimSuffix "/" }}
     {{- end }}
+    {{- if ne .Values.candidate.source "none" }}
+    - name: VRAMCAST_CANDIDATE_ARTIFACT
+      value: {{ printf "/candidate/%s" .Values.candidate.path | trimSuffix "/" }}
+    {{- end }}
     {{- with .Values.extraEnv }}
     {{- toYaml . | nindent 4 }}
     {{- end }}
@@ -46,6 +50,9 @@
     {{- end }}
     {{- if ne .Values.model.source "builtin" }}
     - {name: model, mountPath: /model, readOnly: true}
+    {{- end }}
+    {{- if ne .Values.candidate.source "none" }}
+    - {name: candidate, mountPath: /candidate, readOnly: true}
     {{- end }}
     {{- with .Values.extraVolumeMounts }}
     {{- toYaml . | nindent 4 }}
@@ -80,23 +87,33 @@
     - {name: tmp, mountPath: /tmp}
 {{- end -}}
 
-{{- define "vramcast.modelVolume" -}}
-{{- if eq .Values.model.source "configMap" -}}
-- name: model
+{{/* The volume of an artifact: a dict of `name` (model or candidate), `from` (its values), `version` of Kubernetes. */}}
+{{- define "vramcast.artifactVolume" -}}
+{{- if eq .from.source "configMap" -}}
+- name: {{ .name }}
   configMap:
-    name: {{ required "model.source configMap needs model.name, the name of the ConfigMap" .Values.model.name }}
-{{- else if eq .Values.model.source "claim" -}}
-- name: model
+    name: {{ required (printf "%s.source configMap needs %s.name, the name of the ConfigMap" .name .name) .from.name }}
+    {{- if eq .name "candidate" }}
+    optional: true
+    {{- end }}
+{{- else if eq .from.source "claim" -}}
+- name: {{ .name }}
   persistentVolumeClaim:
-    claimName: {{ required "model.source claim needs model.name, the name of the PersistentVolumeClaim" .Values.model.name }}
+    claimName: {{ required (printf "%s.source claim needs %s.name, the name of the PersistentVolumeClaim" .name .name) .from.name }}
     readOnly: true
-{{- else if eq .Values.model.source "oci" -}}
-{{- if semverCompare "<1.33.0-0" .Capabilities.KubeVersion.Version -}}
-{{- fail (printf "model.source oci needs Kubernetes 1.33 or newer, this is %s: use configMap or claim." .Capabilities.KubeVersion.Version) -}}
+{{- else if eq .from.source "oci" -}}
+{{- if semverCompare "<1.33.0-0" .version -}}
+{{- fail (printf "%s.source oci needs Kubernetes 1.33 or newer, this is %s: use configMap or claim." .name .version) -}}
 {{- end -}}
-- name: model
+- name: {{ .name }}
   image:
-    reference: {{ required "model.source oci needs model.name, the reference of the image" .Values.model.name }}
+    reference: {{ required (printf "%s.source oci needs %s.name, the reference of the image" .name .name) .from.name }}
     pullPolicy: IfNotPresent
 {{- end -}}
+{{- end -}}
+
+{{- define "vramcast.artifactVolumes" -}}
+{{- $version := .Capabilities.KubeVersion.Version -}}
+{{- include "vramcast.artifactVolume" (dict "name" "model" "from" .Values.model "version" $version) }}
+{{ include "vramcast.artifactVolume" (dict "name" "candidate" "from" .Values.candidate "version" $version) }}
 {{- end -}}

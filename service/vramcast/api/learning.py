@@ -52,6 +52,10 @@ class Learner:
         shadow = self.shadow.revision if self.shadow is not None else 0
         return self.calibrator.revision + self._former_revisions + self.returns.revision + shadow
 
+    def teach(self, outcome: Outcome) -> None:
+        """By a run that was forecast by a former model, retold as the one in office would have promised."""
+        self.calibrator.record(outcome)
+
     def promote(self) -> None:
         """The candidate takes over."""
         if self.shadow is not None:

@@ -60,7 +60,7 @@ class _Waiting:
 
 
 class Shadow:
-    """Lives on the event loop, but for `load` and `_say`, which run on a worker."""
+    """Lives on the event loop, but for `load`, which runs on a worker, as forecasts do."""
 
     def __init__(self, settings: Settings, adapted: AdaptedForecaster, home: RememberingForecaster) -> None:
         self.settings = settings
@@ -78,14 +78,18 @@ class Shadow:
     def learns(self) -> bool:
         return self.settings.calibration is CalibrationMode.LEARN
 
+    @property
+    def _calibrates(self) -> bool:
+        return self.settings.calibration is not CalibrationMode.OFF
+
     def standing(self) -> Standing:
         if self.candidate is None:
             return Standing.UNUSABLE if self.unusable else Standing.NONE
         return self.candidate.comparison.standing(self.settings.candidate_outcomes)
 
     def note(self, outcome: Outcome, task: Task, adjustment: Adjustment) -> None:
-        """Of every measured run; compared at the next tick."""
-        if self.candidate is not None:
+        """Of every measured run; compared at the next tick. A run that another model had forecast is retold."""
+        if self.candidate is not None or outcome.model_version != self.office.version:
             self._waiting.append(_Waiting(outcome, task, adjustment))
 
     # ------------------------------------------------------------------ the directory
@@ -148,28 +152,38 @@ class Shadow:
 
     # ------------------------------------------------------------------ outcomes
 
-    async def compare_waiting(self, offload: Offload) -> bool:
-        """True: the candidate is to take over."""
-        while self._waiting and self.candidate is not None:
-            candidate, waiting = self.candidate, self._waiting.popleft()
+    async def compare_waiting(self, offload: Offload, teach: Callable[[Outcome], None]) -> bool:
+        """True: the candidate is to take over. `teach`: the model in office, by a run that another one had forecast."""
+        while self._waiting:
+            waiting = self._waiting.popleft()
+            product = waiting.outcome.product
             try:
-                office, theirs = await offload(_say, self.office, candidate.base, waiting)
+                office: Forecast = await offload(self.office.forecast, waiting.task, product)
             except InvalidTask:
                 continue
-            except Exception as error:  # a model that loads may still fail on some input
-                seen = self._seen
-                self._reject(f"{candidate.version} does not forecast: {error!r}")
-                self._seen = seen  # loading it again would help nobody
-                return False
-            if candidate is self.candidate:
-                self._compare(candidate, waiting, office, theirs)
+            if self._calibrates:
+                office = adjust(office, waiting.adjustment)
+            if self.learns and waiting.outcome.model_version != office.model_version:
+                teach(retell(waiting.outcome, office))
+            if self.candidate is not None:
+                await self._try_candidate(self.candidate, waiting, office, offload)
         ready = self.standing() is Standing.READY
         return ready and self.settings.candidate_promotion is Promotion.AUTO
 
+    async def _try_candidate(self, candidate: Candidate, waiting: _Waiting, office: Forecast, offload: Offload) -> None:
+        try:
+            theirs = await offload(candidate.base.forecast, waiting.task, waiting.outcome.product)
+        except Exception as error:  # a model that loads may still fail on some input
+            seen = self._seen
+            self._reject(f"{candidate.version} does not forecast: {error!r}")
+            self._seen = seen  # loading it again would help nobody
+            return
+        if candidate is self.candidate:
+            self._compare(candidate, waiting, office, theirs)
+
     def _compare(self, candidate: Candidate, waiting: _Waiting, office: Forecast, theirs: Forecast) -> None:
         outcome = waiting.outcome
-        if self.settings.calibration is not CalibrationMode.OFF:
-            office = adjust(office, waiting.adjustment)
+        if self._calibrates:
             learned = candidate.calibrator.adjustment(outcome.product, theirs.family, theirs.risk)
             theirs = adjust(theirs, learned)
         retold = retell(outcome, theirs)
@@ -194,7 +208,7 @@ class Shadow:
     def _seat(self, base: RememberingForecaster, calibrator: Calibrator) -> Calibrator:
         self.office = base
         self.revision += 1
-        self.adapted.adopt(base, None if self.settings.calibration is CalibrationMode.OFF else calibrator)
+        self.adapted.adopt(base, calibrator if self._calibrates else None)
         return calibrator
 
     def recall(self, version: str | None) -> Calibrator:
@@ -232,15 +246,9 @@ class Shadow:
         self.revision += 1
 
 
-def _say(
-    office: RememberingForecaster, candidate: RememberingForecaster, waiting: _Waiting
-) -> tuple[Forecast, Forecast]:
-    """On a worker."""
-    product = waiting.outcome.product
-    return office.forecast(waiting.task, product), candidate.forecast(waiting.task, product)
-
-
-async def keep_shadow(shadow: Shadow, promote: Callable[[], None], offload: Offload) -> None:
+async def keep_shadow(
+    shadow: Shadow, teach: Callable[[Outcome], None], promote: Callable[[], None], offload: Offload
+) -> None:
     """Until cancelled."""
     ticks = 0.0
     while True:
@@ -250,7 +258,7 @@ async def keep_shadow(shadow: Shadow, promote: Callable[[], None], offload: Offl
             if ticks >= shadow.settings.candidate_check_seconds:
                 ticks = 0.0
                 await shadow.watch(offload)
-            if await shadow.compare_waiting(offload):
+            if await shadow.compare_waiting(offload, teach):
                 promote()
         except Exception:
             log.exception("the shadow failed, trying again")

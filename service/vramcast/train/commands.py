@@ -27,6 +27,17 @@ def run_train(data: Path, out: Path, seeds: int, *, quiet: bool) -> None:
     Console().print(table(manifest["accuracy"]))
 
 
+def run_finetune(data: Path, base: Path, out: Path, *, quiet: bool) -> None:
+    from vramcast.train.finetune import finetune  # noqa: PLC0415  # torch, as above
+
+    if out.resolve() == base.resolve():
+        raise InvalidInput(f"--out {out}: the base would be overwritten, give another directory")
+    manifest = finetune(data, base, out, Progress(quiet=quiet))
+    console = Console()
+    console.print(f"{manifest['base']['version']} on these runs", table(manifest["base_accuracy"]))
+    console.print(f"{manifest['version']} on the same, each left out of its training", table(manifest["accuracy"]))
+
+
 def run_evaluate(data: Path, artifact: Path, output: str) -> None:
     if output not in ("table", "json"):
         raise InvalidInput(f"--output {output!r}: expected table or json")
