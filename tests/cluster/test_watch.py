@@ -171,6 +171,7 @@ def test_a_forgotten_place_means_a_new_list(server: FakeApiServer, gone: Behavio
 def test_a_server_that_forgets_all_the_time_is_not_asked_in_a_tight_loop(server: FakeApiServer) -> None:
     server.script("watch pods", *[gone_in_stream] * 4)
     with watching(server) as watch:
+        eventually(lambda: len(server.asked("watch pods")) == 5, what="a watch that lasts")
         assert watch.pauses.real == [0.1, 0.2, 0.4]
         assert len(server.asked("list pods")) == 5
 
