@@ -4,6 +4,9 @@ BIN := .venv/bin
 # Not compiled ahead: what runs is compiled at its first import, and most of what is installed never runs here.
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
+# Every test of a process starts some: without compiled modules each of them compiles all that it imports.
+unexport PYTHONDONTWRITEBYTECODE
+
 TRAIN := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/vramcast/train-$(shell sha256sum requirements/train.txt | cut -c1-12)
 
 .DEFAULT_GOAL := help
