@@ -37,6 +37,7 @@ DEFAULTS = {
     "unsure_ttl_seconds": 65.0,
     "stale_after_seconds": 60.0,
     "nudge_interval_seconds": 1.0,
+    "most_nodes_offered": 100,
     "node_cache_capable": True,
     "bind_deadline_seconds": 1.5,
     "bind_workers": 16,

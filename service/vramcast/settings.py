@@ -124,6 +124,9 @@ class Settings(BaseModel):
     nudge_interval_seconds: float = Field(
         1.0, ge=0, le=300, description="how often to look for turned-away pods that would fit now; 0: never"
     )
+    most_nodes_offered: int = Field(
+        100, ge=0, description="of the nodes that fit, so many of the best go back to the scheduler; 0: all of them"
+    )
     node_cache_capable: bool = Field(
         True, description="true: bodies with whole Nodes are simulations (cluster-autoscaler) and hold nothing"
     )

@@ -69,6 +69,38 @@ def test_a_scheduler_without_a_node_cache_holds_if_the_settings_say_so() -> None
     assert list(client.service.state.ledger.holds) == ["uid-p"]
 
 
+@pytest.fixture
+def crowd() -> Client:
+    """Six that fit, of which `full-0` and `full-1` would be filled best, and one that does not."""
+    nodes = [sharing_node(f"empty-{n}", 1, 81920) for n in range(4)]
+    nodes += [sharing_node(f"full-{n}", 1, 24576) for n in range(2)]
+    settings = load_settings({"most_nodes_offered": 2}, {})
+    return Client(new_fake_service([*nodes, sharing_node("tiny", 1, 8192)], settings=settings))
+
+
+CROWD = ["empty-0", "full-0", "empty-1", "tiny", "empty-2", "full-1", "empty-3"]
+
+
+def test_of_many_nodes_that_fit_the_best_are_offered_and_held(crowd: Client) -> None:
+    answer = asyncio.run(crowd.filter(shared_pod("p", "20Gi"), CROWD))
+    assert answer["NodeNames"] == ["full-0", "full-1"]
+    assert set(answer["FailedAndUnresolvableNodes"]) == {"tiny"}, "what fits and is not offered has no reason"
+    (hold,) = crowd.service.state.ledger.holds.values()
+    board = crowd.service.state.ledger.board
+    assert sorted(hold.columns) == sorted(board.columns(["full-0", "full-1"]))
+
+
+def test_among_equally_good_nodes_the_schedulers_order_decides(crowd: Client) -> None:
+    assert crowd.feasible(shared_pod("p", "60Gi"), CROWD) == ["empty-0", "empty-1"]
+    assert crowd.feasible(shared_pod("q", "60Gi"), CROWD[::-1]) == ["empty-3", "empty-2"]
+
+
+def test_a_simulation_sees_every_node_that_fits(crowd: Client) -> None:
+    items = [{"metadata": {"name": name}} for name in CROWD]
+    body = {"Pod": shared_pod("p", "20Gi"), "Nodes": {"items": items}, "NodeNames": None}
+    assert len(asyncio.run(crowd.verb("filter", body))["Nodes"]["items"]) == 6
+
+
 def test_a_pod_without_annotations_or_gpus_passes_without_a_look_at_the_nodes() -> None:
     client = Client(new_fake_service([sharing_node("a")], synced=False))
     # Not even valid names: nobody reads them.
@@ -202,7 +234,7 @@ def test_an_expired_hold_is_free_again() -> None:
 def test_hundreds_of_names_take_the_fast_way_to_the_same_answer(pattern: str) -> None:
     names = [pattern.format(number) for number in range(600)]
     nodes = [sharing_node(name, 1, 81920 if number % 3 else 24576) for number, name in enumerate(names)]
-    client = Client(new_fake_service(nodes))
+    client = Client(new_fake_service(nodes, settings=load_settings({"most_nodes_offered": 0}, {})))
     shuffled = names[::-1]
     answer = asyncio.run(client.filter(shared_pod("p", "40Gi"), shuffled))
     assert answer["NodeNames"] == [name for name in shuffled if names.index(name) % 3]

@@ -50,20 +50,29 @@ async def _filter_described(service: Service, args: wire.ExtenderArgs, pod: PodR
     decision = ledger.decide(demand, asked.columns)
     if not decision.fits.any() and _may_settle(service, decision):
         asked, decision = await _settle(service, args, demand)
-    fits = decision.fits
     # From here to the end no await: what was seen is what is taken.
-    feasible = int(np.count_nonzero(fits))
+    feasible = int(np.count_nonzero(decision.fits))
     service.remember(pod)
     if feasible:
-        if asked.items is None or not service.settings.node_cache_capable:
-            ledger.hold(decision, service.clock())
+        decision = _take(service, asked, decision, feasible)
         service.turned_away.discard(pod.uid)
     else:
         service.turned_away.add(pod, service.state.revision, service.clock())
-    counts = decision.counts() if feasible < len(fits) else {}
+    counts = decision.counts() if feasible < len(decision.fits) else {}
     texts = wire.reason_texts(demand, counts)
     said = _count(service, pod, decision, feasible, counts, texts)
-    return Answer(wire.filter_result(args, asked, fits, decision.reasons, texts), pod.key, decision=said)
+    return Answer(wire.filter_result(args, asked, decision.fits, decision.reasons, texts), pod.key, decision=said)
+
+
+def _take(service: Service, asked: wire.Asked, decision: Decision, feasible: int) -> Decision:
+    """Hold room on the nodes that the scheduler is offered; a simulation gets to see all of them and holds nothing."""
+    settings, ledger = service.settings, service.state.ledger
+    if asked.items is not None and settings.node_cache_capable:
+        return decision
+    if 0 < settings.most_nodes_offered < feasible:
+        decision = ledger.offer_best(decision, settings.most_nodes_offered)
+    ledger.hold(decision, service.clock())
+    return decision
 
 
 def _may_settle(service: Service, decision: Decision) -> bool:

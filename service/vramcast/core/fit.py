@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -11,7 +11,7 @@ from vramcast.core.board import Board
 from vramcast.core.gpu import SHARED_GPU
 from vramcast.core.promise import Demand
 from vramcast.core.reasons import Reason
-from vramcast.core.score import score
+from vramcast.core.score import MAX_SCORE, score
 from vramcast.core.table import MOST_MIB, Bools, Ints, Mibs, PoolTable, Sweep
 
 Reasons = npt.NDArray[np.uint8]
@@ -25,7 +25,7 @@ class Decision:
 
     demand: Demand
     columns: Ints  # -1: a node that is not known
-    fits: Bools
+    fits: Bools  # and is offered: the best of them, where `offer_best` chose
     reasons: Reasons
     sweep: Sweep | None  # of every node, asked about or not
 
@@ -98,3 +98,16 @@ def scores(board: Board, demand: Demand, sweep: Sweep | None, columns: Ints) -> 
     gpus = sweep.gpus(columns)[-1]
     points = score(table.size[gpus, columns], sweep.spare_mib(columns), table.tenants[gpus, columns])
     return np.where(sweep.fits[columns], points, 0)
+
+
+def offer_best(board: Board, decision: Decision, most: int) -> Decision:
+    """The same, with only the `most` best of the nodes that fit.
+
+    Equally good ones in the order in which the scheduler named them: it begins with others every time.
+    """
+    fitting = np.flatnonzero(decision.fits)
+    points = scores(board, decision.demand, decision.sweep, decision.columns[fitting])
+    order = np.argsort((MAX_SCORE - points).astype(np.uint8), kind="stable")
+    offered = np.zeros_like(decision.fits)
+    offered[fitting[order[:most]]] = True
+    return replace(decision, fits=offered)

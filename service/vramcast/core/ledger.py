@@ -87,6 +87,9 @@ class Ledger:
         finally:
             self._apply(own, 1)
 
+    def offer_best(self, decision: Decision, most: int) -> Decision:
+        return fit.offer_best(self.board, decision, most)
+
     def fits_somewhere(self, demand: Demand) -> bool:
         return bool(self.decide(demand, np.arange(self.board.width, dtype=np.int64)).fits.any())
 
