@@ -18,6 +18,7 @@ from vramcast.core.quantity import MIB
 from vramcast.core.task import Task
 from vramcast.core.vocabulary import Architecture, Level, Optimizer, Precision
 from vramcast.forecast.description import Description, parse_profile
+from vramcast.forecast.summary import summarize
 from vramcast.train.synthetic_cnn import is_synthetic_cnn, rebuild
 
 NAN = float("nan")
@@ -128,13 +129,13 @@ def _xmem(row: dict[str, str], _profile: dict[str, Any], network: Description) -
 
 
 def make_task(network: Description, batch: int, optimizer: str, precision: str) -> Task:
-    activations = sum(op.out_elements for op in network.ops)
+    summary = summarize(network)
     return Task(
         level=Level.PROFILE,
-        architecture=Architecture(network.family),
-        parameters=network.parameters,
-        layers=len(network.ops),
-        activations=max(1, activations),
+        architecture=Architecture(summary.architecture),
+        parameters=summary.parameters,
+        layers=summary.layers,
+        activations=summary.activations,
         batch_size=batch,
         optimizer=Optimizer(optimizer),
         precision=Precision(precision),
