@@ -26,8 +26,9 @@ from sklearn.ensemble import AdaBoostRegressor, ExtraTreesRegressor, RandomFores
 from sklearn.tree import DecisionTreeRegressor
 
 from vramcast.core.quantity import MIB
-from vramcast.forecast.features import FACTS
-from vramcast.forecast.physics import optimizer_states
+from vramcast.forecast.program import NO_WORKSPACE
+from vramcast.forecast.replay import replay
+from vramcast.forecast.weights import optimizer_states
 from vramcast.train.crossval import FOLDS, load_dataset, unseen_medians
 from vramcast.train.dataset import Dataset, deal
 from vramcast.train.fitting import Schedule
@@ -115,7 +116,7 @@ def _formulas(records: list[Record], data: Dataset) -> Iterator[Job]:
         "physics alone": data.prior_mib,
         "physics from a summary": data.summary_prior_mib,
         "Horus's formula": np.array([_horus_mib(record) for record in records]),
-        "FakeTensor's count": _fake_tensor_mib(records, data),
+        "FakeTensor's count": _fake_tensor_mib(records),
     }
     for estimator in ("xmem", "dnnmem", "schedtune", "llmem"):
         figures[f"{estimator} (published)"] = np.array([r.others_mib.get(estimator, np.nan) for r in records])
@@ -218,14 +219,18 @@ def _judge_classes(
     return [Row(name, source, math.nan, math.nan, math.nan, float((voted == classes)[known].mean()))]
 
 
-def _fake_tensor_mib(records: list[Record], data: Dataset) -> Floats:
+def _fake_tensor_mib(records: list[Record]) -> Floats:
     """The tensors that live at the peak and nothing else: no context, no allocator, no workspace.
 
     Nothing is run under FakeTensor here. Where the graph is known this is the peak of the replay's tensors; where leaf
     modules were traced on the meta device, weights, gradients, states, buffers, inputs and the bytes that were traced.
     """
-    active_mib = data.facts[:, FACTS.index("figure_active")] * data.prior_mib
-    return np.where(active_mib > 0, active_mib, [_traced_mib(record) for record in records])
+    return np.array([_active_mib(record) if record.network.replayable else _traced_mib(record) for record in records])
+
+
+def _active_mib(record: Record) -> float:
+    batch, states = record.task.batch_size, optimizer_states(record.task.optimizer)
+    return replay(record.network, [batch, batch], states, NO_WORKSPACE, 0).peak_active_bytes / MIB
 
 
 def _traced_mib(record: Record) -> float:
@@ -241,7 +246,7 @@ def _horus_mib(record: Record) -> float:
     """Weights, gradients and optimizer states, and every activation with its gradient: nothing is reused."""
     states = {"sgd": 0, "sgd-momentum": 1, "rmsprop": 1, "adagrad": 1}.get(record.task.optimizer, 2)
     parameters = 4.0 * (record.task.parameters or 0) * (2 + states)
-    activations = 2 * 4.0 * (record.task.activations or 0) * record.task.batch_size
+    activations = 2 * 4.0 * sum(op.out_elements for op in record.network.ops) * record.task.batch_size
     return (parameters + activations) / MIB + _HORUS_CONTEXT_MIB
 
 

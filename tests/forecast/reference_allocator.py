@@ -26,7 +26,6 @@ class CachingAllocator:
         "active_bytes",
         "peak_active_bytes",
         "reserved_bytes",
-        "reserved_small_bytes",
     )
 
     def __init__(self) -> None:
@@ -35,7 +34,6 @@ class CachingAllocator:
         self._blocks: dict[int, list[int]] = {}
         self._next = 0
         self.reserved_bytes = 0
-        self.reserved_small_bytes = 0
         self.active_bytes = 0
         self.peak_active_bytes = 0
 
@@ -50,8 +48,6 @@ class CachingAllocator:
         else:
             block_size = _segment_bytes(size, small)
             self.reserved_bytes += block_size
-            if small:
-                self.reserved_small_bytes += block_size
             address = self._next
             self._next += _SEGMENT_GAP
             block = self._blocks[address] = [block_size, -1, -1, small, 0]

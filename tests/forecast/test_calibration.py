@@ -35,6 +35,22 @@ def test_too_few_scores_fall_back_to_the_wider_cell() -> None:
     assert calibration.factors(CELL).scores == MIN_SCORES
 
 
+@given(
+    st.lists(st.floats(-2, 5), min_size=5, max_size=5),
+    st.lists(st.floats(0, 1), min_size=5, max_size=5),
+    st.floats(0.0001, 0.5),
+    st.floats(0.0001, 0.5),
+)
+def test_factors_and_spreads_that_cross_still_give_bounds_that_do_not(
+    factors: list[float], spreads: list[float], one: float, other: float
+) -> None:
+    """Each risk has a factor and a spread of its own; the runs that they rest on may put them in any order."""
+    low, high = sorted((one, other))
+    table = Factors(500, dict(zip(RISKS, factors, strict=True)))
+    tail = Spreads(dict(zip(RISKS, spreads, strict=True)))
+    assert bound(1e9, tail, table, low, 0.1) >= bound(1e9, tail, table, high, 0.1)
+
+
 @given(st.floats(0.0001, 0.5), st.floats(0.0001, 0.5), st.floats(0, 3), st.floats(0.001, 1))
 def test_less_risk_and_more_novelty_never_lower_the_bound(
     one: float, other: float, novelty: float, spread: float

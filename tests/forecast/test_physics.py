@@ -47,8 +47,20 @@ def test_a_well_known_network_is_forecast_in_gibibytes() -> None:
 
 
 def test_seven_billion_parameters_with_adam_take_their_textbook_memory() -> None:
-    """bf16: 2 + 2 + 8 bytes a parameter before any activation."""
-    assert median(LLM) > 12 * 7_000_000_000
+    """Before any activation, mixed precision: 4 + 4 + 8 bytes a parameter; a model cast to bf16: 2 + 2 + 4."""
+    mixed = replace(LLM, precision=Precision.AMP_BF16, activations=1)
+    assert 16 * 7_000_000_000 < median(mixed) < 16.5 * 7_000_000_000
+    cast = replace(LLM, activations=1)
+    parts = {part.name: part.size_bytes for part in forecast_summary(cast, A100, 0.05).parts}
+    assert [parts[name] / 7e9 for name in ("weights", "gradients", "adamw states")] == [2, 2, 4]
+    assert parts["update"] == pytest.approx(2 * 7e9, rel=0.01)
+
+
+def test_deepspeed_updates_a_full_copy_of_a_cast_model() -> None:
+    """2 + 2 + 12 bytes a parameter over the GPUs, as its authors count."""
+    parts = forecast_summary(replace(LLM, zero_stage=3, data_parallel_size=8, activations=1), A100, 0.05).parts
+    held = sum(part.size_bytes for part in parts if part.name not in ("CUDA context", "activations"))
+    assert held == pytest.approx(16 * 7e9 / 8, rel=0.001)
 
 
 @given(_TASKS, st.integers(1, 1000))
@@ -68,7 +80,9 @@ def test_checkpointing_lora_sharding_and_inference_never_need_more(task: Task) -
     assert median(replace(task, lora_rank=8)) <= median(replace(task, lora_rank=None))
     assert median(replace(task, kind=Kind.INFERENCE)) <= median(task)
     stages = [median(replace(task, zero_stage=stage)) for stage in range(4)]
-    assert stages == sorted(stages, reverse=True)
+    assert stages[1:] == sorted(stages[1:], reverse=True)
+    if task.precision not in (Precision.FP16, Precision.BF16):  # there sharding brings an fp32 copy along
+        assert stages[0] >= stages[1]
     assert median(replace(task, data_parallel_size=task.data_parallel_size + 1)) <= median(task)
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 RISKS = (0.5, 0.1, 0.05, 0.01, 0.001)
 # The correction for small samples keeps the risk with any number of scores; fewer than this rest on one or two nets.
@@ -47,15 +47,15 @@ class Factors:
     scores: int
     by_risk: Mapping[float, float]
 
-    def at(self, risk: float) -> float:
-        """Between the table's risks, straight on a logarithmic scale."""
+    def margin(self, spreads: Spreads, risk: float) -> float:
+        """In logarithms; never less for less risk. Between the table's risks, straight on a logarithmic scale."""
         risks = sorted(self.by_risk, reverse=True)
+        margins = list(accumulate((spreads.at(known) * self.by_risk[known] for known in risks), max))
         clamped = min(max(risk, risks[-1]), risks[0])
-        for high, low in pairwise(risks):
+        for (high, less), (low, more) in pairwise(zip(risks, margins, strict=True)):
             if clamped >= low:
-                way = (math.log(high) - math.log(clamped)) / (math.log(high) - math.log(low))
-                return self.by_risk[high] + way * (self.by_risk[low] - self.by_risk[high])
-        return self.by_risk[risks[-1]]
+                return less + math.log(high / clamped) / math.log(high / low) * (more - less)
+        return margins[-1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ def bound(median_bytes: float, spreads: Spreads, factors: Factors, risk: float, 
     Beyond `NOVEL` a margin comes on top: where replays are exact the spread is next to nothing, and any multiple of it
     would still be.
     """
-    log_margin = spreads.at(risk) * (1.0 + novelty) * factors.at(risk) + NOVEL_MARGIN * max(0.0, novelty - NOVEL)
+    log_margin = factors.margin(spreads, risk) * (1.0 + novelty) + NOVEL_MARGIN * max(0.0, novelty - NOVEL)
     return median_bytes * math.exp(max(0.0, log_margin))
 
 

@@ -34,7 +34,7 @@ class CachingAllocator:
 
     __slots__ = (
         "_free_large", "_free_small", "_held", "_made", "_next", "active_bytes", "peak_active_bytes",
-        "reserved_bytes", "reserved_small_bytes",
+        "reserved_bytes",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -44,7 +44,6 @@ class CachingAllocator:
         self._next = 0
         self._made = 0
         self.reserved_bytes = 0
-        self.reserved_small_bytes = 0
         self.active_bytes = 0
         self.peak_active_bytes = 0
 
@@ -123,7 +122,6 @@ class CachingAllocator:
         """The segment that a block of this size is cut from, in grains."""
         size = grains * GRAIN
         if size <= SMALL_LIMIT:
-            self.reserved_small_bytes += _SMALL_SEGMENT
             segment = _SMALL_SEGMENT
         elif size < _OWN_SEGMENT_FROM:
             segment = _LARGE_SEGMENT

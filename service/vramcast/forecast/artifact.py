@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from vramcast.core.calibration import Calibration, Factors
 from vramcast.core.errors import WorldUnavailable
 from vramcast.forecast import features
+from vramcast.forecast.features import Features
 from vramcast.forecast.tokens import TOKEN_WIDTH, TOKENS
 
 MODEL = "model.onnx"
@@ -106,6 +107,15 @@ def _calibration(cells: dict[str, Any]) -> Calibration:
         key: Factors(int(cell["scores"]), {float(risk): float(value) for risk, value in cell["factors"].items()})
         for key, cell in cells.items()
     })  # fmt: skip
+
+
+# Of each setting that no measured run had.
+_UNFAMILIAR = 0.25
+
+
+def novelty_of(ranges: Ranges, described: Features) -> float:
+    """Of the facts, and of settings that no fact tells."""
+    return novelty(ranges, described.facts, described.regime) + _UNFAMILIAR * described.unfamiliar
 
 
 def novelty(ranges: Ranges, facts: NDArray[np.float32], regime: int) -> float:

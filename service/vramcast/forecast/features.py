@@ -18,13 +18,20 @@ from vramcast.core.names import Product
 from vramcast.core.products import PRODUCTS, GpuSpec
 from vramcast.core.quantity import MIB
 from vramcast.core.task import Task
-from vramcast.core.vocabulary import Architecture, Optimizer
+from vramcast.core.vocabulary import Architecture, Kind, Optimizer, Precision, Quantization
 from vramcast.forecast.description import CONVOLUTIONS, IS_CONVOLUTION, Description, OpKind, among
-from vramcast.forecast.physics import Layered, Prior, described_prior, optimizer_states, summary_prior
+from vramcast.forecast.physics import (
+    Layered,
+    Prior,
+    described_prior,
+    held_share,
+    summary_prior,
+)
 from vramcast.forecast.saved import Array, LayerTable
 from vramcast.forecast.tokens import TOKEN_WIDTH, TOKENS, make_tokens
+from vramcast.forecast.weights import optimizer_states, weight_bytes
 
-VERSION = "features-1"
+VERSION = "features-2"
 
 
 class Regime(IntEnum):
@@ -36,7 +43,8 @@ class Regime(IntEnum):
     SUMMARY = 3  # totals
 
 
-_FIGURES = ("bare", "active", "everywhere", "backward", "twice", "logits")
+GPU_FACTS = ("gpu_memory", "gpu_sms", "gpu_bandwidth", "gpu_capability")
+_FIGURES = ("reserved", "active", "logits")
 _QUANTILES = (10, 25, 50, 75, 90)
 _CURVE_POINTS = 7
 _QUANTILE_PLACES = np.array(_QUANTILES) / 100.0
@@ -56,24 +64,37 @@ class Features:
     kinds: NDArray[np.int64]  # (TOKENS,), 0 where there is no token
     prior: Prior
     regime: Regime
+    unfamiliar: int  # settings of the run that no measured one had
 
 
 def describe(network: Description | None, task: Task, product: Product) -> Features:
     """Features of a task on a product; without a network, from its summary."""
+    unfamiliar = unfamiliar_settings(task)
     prior = described_prior(network, task, product) if network and network.ops else summary_prior(task, product)
     layered = prior.layered
     if network is None or layered is None:
         facts = _common(task, product, prior, Regime.SUMMARY, task.parameters or 0) | _summary_facts(task, prior)
         tokens, kinds = np.zeros((TOKENS, TOKEN_WIDTH), np.float32), np.zeros(TOKENS, np.int64)
-        return Features(_vector(facts), tokens, kinds, prior, Regime.SUMMARY)
+        return Features(_vector(facts), tokens, kinds, prior, Regime.SUMMARY, unfamiliar)
     regime = _regime(prior, layered)
     facts = _common(task, product, prior, regime, network.parameters) | _network_facts(network, task, prior, layered)
-    tokens, kinds = make_tokens(layered, task.batch_size, prior.total_bytes)
-    return Features(_vector(facts), tokens, kinds, prior, regime)
+    tokens, kinds = make_tokens(layered, task.batch_size * held_share(task), prior.total_bytes)
+    return Features(_vector(facts), tokens, kinds, prior, regime, unfamiliar)
+
+
+def unfamiliar_settings(task: Task) -> int:
+    """How many: each is physics alone, and the correction that was learned without it counts for less."""
+    return sum((
+        task.precision not in _MEASURED_PRECISIONS, task.kind is Kind.INFERENCE, task.gradient_checkpointing,
+        task.lora_rank is not None, task.quantization is not Quantization.NONE, task.zero_stage > 0,
+    ))  # fmt: skip
+
+
+_MEASURED_PRECISIONS = frozenset({Precision.FP32, Precision.TF32})
 
 
 def _regime(prior: Prior, layered: Layered) -> Regime:
-    if "bare" not in prior.figures:
+    if "reserved" not in prior.figures:
         return Regime.TRACED
     return Regime.REPLAYED_CONV if layered.convolves else Regime.REPLAYED
 
@@ -85,7 +106,7 @@ def _common(task: Task, product: Product, prior: Prior, regime: Regime, paramete
         "log_prior": math.log(prior.total_bytes / MIB),
         "log_batch": math.log2(task.batch_size),
         "log_parameters": math.log(4.0 * parameters + 1),
-        "parameters_share": 4.0 * parameters / prior.total_bytes,
+        "parameters_share": weight_bytes(task) * parameters / prior.total_bytes,
         "states": float(optimizer_states(task.optimizer)),
         "plain_sgd": float(task.optimizer is Optimizer.SGD),
         "gpu_memory": math.log(spec.memory_mib),
@@ -103,17 +124,33 @@ def _summary_facts(task: Task, prior: Prior) -> dict[str, float]:
     facts = {f"family_{family}": float(task.architecture == family) for family in _FAMILIES}
     return facts | {
         "log_activations": math.log(activations + 1),
-        "activations_share": activations * task.batch_size / prior.total_bytes,
+        "activations_share": activations * task.batch_size * held_share(task) / prior.total_bytes,
         "operations": math.log1p(task.layers or 0),
+        "activations_per_layer": math.log1p(activations / task.layers) if task.layers else 0.0,
+        "activations_per_parameter": math.log((activations + 1.0) / (4.0 * (task.parameters or 0) + 1.0)),
     }
 
 
 _FAMILIES = (Architecture.MLP, Architecture.CNN, Architecture.TRANSFORMER)
 
 
+def without_optional(facts: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Summaries, (rows, facts), as a pod tells them that says no more than it must: no layers, no architecture.
+
+    A pod that does not call itself an MLP is taken to load cuDNN, so MLPs are told to be some.
+    """
+    terse = facts.copy()
+    terse[:, [_POSITION["operations"], _POSITION["activations_per_layer"]]] = 0.0
+    unnamed = terse[:, _POSITION["family_mlp"]] == 0.0
+    for family in _FAMILIES:
+        terse[unnamed, _POSITION[f"family_{family}"]] = 0.0
+    return terse
+
+
 def _network_facts(network: Description, task: Task, prior: Prior, layered: Layered) -> dict[str, float]:
     table, saved, curve = layered.table, layered.saved, layered.curve_bytes
-    batch, total = task.batch_size, prior.total_bytes
+    # What is half as wide is half as much: in shares, a batch of such samples is a smaller batch.
+    batch, total = task.batch_size * held_share(task), prior.total_bytes
     facts = {f"family_{family}": float(network.family == family) for family in _FAMILIES}
     facts |= {f"figure_{name}": prior.figures.get(name, 0.0) / total for name in _FIGURES}
     kept = (saved.per_sample_bytes - saved.fused_attention_bytes) * batch
@@ -122,6 +159,8 @@ def _network_facts(network: Description, task: Task, prior: Prior, layered: Laye
         "log_activations": math.log(saved.per_sample_bytes + 1),
         "activations_share": kept / total,
         "operations": math.log1p(len(network.ops)),
+        "activations_per_layer": math.log1p(saved.per_sample_bytes / len(network.ops)),
+        "activations_per_parameter": math.log((saved.per_sample_bytes + 1.0) / (4.0 * network.parameters + 1.0)),
         "curve_peak": float(curve.max()) * batch / total,
         "curve_peak_at": float(np.argmax(curve)) / len(curve),
         "curve_peak_gradients": float((curve * batch + later_gradients).max()) / total,
@@ -131,7 +170,7 @@ def _network_facts(network: Description, task: Task, prior: Prior, layered: Laye
         "trace_over_rules": saved.trace_over_rules,
         "input": 4.0 * batch * network.input_elements / total,
         "log_input": math.log(network.input_elements + 1),
-        "log_input_batch": math.log(network.input_elements + 1) + math.log(batch),
+        "log_input_batch": math.log(network.input_elements + 1) + math.log(task.batch_size),
         "largest_saved": (network.largest_saved_bytes_per_sample or float(saved.per_layer_bytes.max())) * batch / total,
         "last_output": 4.0 * batch * float(table.out_elements[-1]) / total,
         "in_place": float(table.out_elements[table.in_place].sum() / max(1.0, table.out_elements.sum())),
@@ -139,10 +178,10 @@ def _network_facts(network: Description, task: Task, prior: Prior, layered: Laye
     }
     facts |= _kind_facts(table, saved.per_layer_bytes, batch, total)
     facts |= _convolution_facts(table, curve, batch, total)
-    return facts | _work_facts(table, saved.per_layer_bytes, batch)
+    return facts | _work_facts(table, saved.per_layer_bytes, task.batch_size)
 
 
-def _kind_facts(table: LayerTable, saved: Array, batch: int, total: float) -> dict[str, float]:
+def _kind_facts(table: LayerTable, saved: Array, batch: float, total: float) -> dict[str, float]:
     """Per kind: how many, their outputs in all and the three largest, what they keep, their weights."""
     facts: dict[str, float] = {}
     share = 4.0 * batch / total
@@ -163,7 +202,7 @@ def _kind_facts(table: LayerTable, saved: Array, batch: int, total: float) -> di
     return facts
 
 
-def _convolution_facts(table: LayerTable, curve: Array, batch: int, total: float) -> dict[str, float]:
+def _convolution_facts(table: LayerTable, curve: Array, batch: float, total: float) -> dict[str, float]:
     """The convolution with the most traffic, and what cuDNN's choice of kernels hangs on."""
     at = np.flatnonzero(IS_CONVOLUTION[table.kind])
     if not at.size:
@@ -240,7 +279,7 @@ def _names() -> tuple[str, ...]:
     names += [
         "log_activations", "activations_share", "operations", "curve_peak", "curve_peak_at", "curve_peak_gradients",
         "attention_fused", "attention_unfused", "static", "trace_over_rules", "input", "log_input", "log_input_batch",
-        "largest_saved", "last_output", "in_place", "buffers",
+        "largest_saved", "last_output", "in_place", "buffers", "activations_per_layer", "activations_per_parameter",
     ]  # fmt: skip
     for kind in _KINDS:
         name = kind.name.lower()

@@ -10,7 +10,7 @@ from vramcast.core.calibration import NOVEL, Cell, bound
 from vramcast.core.forecast import Forecast, Part, Source
 from vramcast.core.names import Product
 from vramcast.core.task import Task
-from vramcast.forecast.artifact import Artifact, ArtifactUnusable, load_artifact, novelty
+from vramcast.forecast.artifact import Artifact, ArtifactUnusable, load_artifact, novelty_of
 from vramcast.forecast.description import Description
 from vramcast.forecast.features import describe
 from vramcast.forecast.forecaster import PhysicsForecaster, RememberingForecaster
@@ -37,7 +37,7 @@ class ModelForecaster(RememberingForecaster):
     def forecast_network(self, network: Description | None, task: Task, product: Product, risk: float) -> Forecast:
         features = describe(network, task, product)
         said = self._session.predict(features)
-        new = novelty(self._artifact.ranges, features.facts, features.regime)
+        new = novelty_of(self._artifact.ranges, features)
         family = network.family if network else str(task.architecture or "")
         factors = self._artifact.calibration.factors(Cell(product, family, features.regime.name.lower()))
         learned = round(said.median_bytes - features.prior.total_bytes)

@@ -18,29 +18,20 @@ from vramcast.core.names import Product
 from vramcast.core.products import PRODUCTS, context_mib
 from vramcast.core.quantity import MIB
 from vramcast.core.task import Task
-from vramcast.core.vocabulary import Kind, Optimizer, Precision, Quantization
+from vramcast.core.vocabulary import Kind, Precision
 from vramcast.forecast.description import IS_CONVOLUTION, Description, OpKind
-from vramcast.forecast.program import NO_WORKSPACE, Recording, Workspaces
+from vramcast.forecast.program import NO_WORKSPACE, Recording, Replay, Workspaces
 from vramcast.forecast.replay import record
 from vramcast.forecast.saved import Array, LayerTable, Saved, layer_table, saved_bytes
+from vramcast.forecast.weights import WEIGHT_BYTES, model_parts, optimizer_states, update_bytes
 
-VERSION = "physics-2"
+VERSION = "physics-3"
 
-WEIGHT_BYTES = {
-    Precision.FP32: 4.0, Precision.TF32: 4.0, Precision.AMP_FP16: 4.0, Precision.AMP_BF16: 4.0,
-    Precision.FP16: 2.0, Precision.BF16: 2.0, Precision.FP8: 2.0, Precision.INT8: 1.0,
-}  # fmt: skip
 # Under mixed precision autograd saves half-precision activations, and norms and losses still save fp32.
 ACTIVATION_BYTES = {
     Precision.FP32: 4.0, Precision.TF32: 4.0, Precision.AMP_FP16: 2.4, Precision.AMP_BF16: 2.4,
     Precision.FP16: 2.0, Precision.BF16: 2.0, Precision.FP8: 1.5, Precision.INT8: 1.0,
 }  # fmt: skip
-STATE_BYTES = {
-    Optimizer.SGD: 0.0, Optimizer.SGD_MOMENTUM: 4.0, Optimizer.ADAM: 8.0, Optimizer.ADAMW: 8.0, Optimizer.RMSPROP: 4.0,
-    Optimizer.ADAGRAD: 4.0, Optimizer.ADAFACTOR: 0.1, Optimizer.LION: 4.0, Optimizer.ADAM8BIT: 2.1,
-}  # fmt: skip
-_QUANTIZED_BYTES = {Quantization.INT8: 1.05, Quantization.INT4: 0.55, Quantization.NF4: 0.55}
-
 # What a device shows as used before the first tensor, where it was measured: context, libraries and what the driver
 # and its services keep. cuDNN and its batch norm load kernels of their own.
 _MEASURED_CONTEXT_MIB = {"NVIDIA-A100-SXM4-40GB": 1429, "NVIDIA-GeForce-RTX-3060": 200, "NVIDIA-GeForce-RTX-4060": 200}
@@ -56,11 +47,10 @@ _WARM_UP_BATCH = 2
 _LOGIT_COPIES = 3.0
 # Recomputing keeps about the square root of the layers; eight is a typical ratio for the nets it is used on.
 _CHECKPOINTED_SHARE = 0.125
+_NORMS_PER_BLOCK = 2
 _INFERENCE_SHARE = 0.1
-# The share of the base's weights that LoRA of rank r trains, per unit of rank: rank 16 trains about half a percent.
-_LORA_SHARE_PER_RANK = 0.0003
-_SUMMARY_FRAGMENTATION = 0.05
 _KV_TENSORS = 2
+_CUDNN_COPIES = Workspaces(1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,44 +76,48 @@ class Prior:
     layered: Layered | None = None
 
 
-def optimizer_states(optimizer: Optimizer) -> int:
-    """Tensors of a parameter's size that the optimizer keeps."""
-    return round(STATE_BYTES[optimizer] / 4.0)
+def held_share(task: Task) -> float:
+    """Of the fp32 bytes that a training step saves, what this run holds at once."""
+    share = ACTIVATION_BYTES[task.precision] / 4.0
+    if task.kind is Kind.INFERENCE:
+        return share * _INFERENCE_SHARE
+    return share * (_CHECKPOINTED_SHARE if task.gradient_checkpointing else 1.0)
 
 
 def summary_prior(task: Task, product: Product) -> Prior:
     """From totals alone."""
     parameters, activations = task.parameters or 0, task.activations or 0
-    parts = [*_model_parts(task, parameters), _activation_part(task, activations * ACTIVATION_BYTES[task.precision])]
-    tensors_bytes = sum(part.size_bytes for part in parts)
-    parts.append(Part("fragmentation", round(tensors_bytes * _SUMMARY_FRAGMENTATION), "blocks of the allocator"))
-    parts.append(_context_part(product, cudnn=task.architecture != "mlp", norms=False))
+    parts = [
+        *model_parts(task, parameters),
+        *_step_parts(task, 4.0 * activations, update_bytes(task, parameters)),
+        _context_part(product, cudnn=task.architecture != "mlp", norms=False),
+    ]
     total = float(sum(part.size_bytes for part in parts))
     return Prior(total, tuple(part for part in parts if part.size_bytes))
 
 
 def described_prior(network: Description, task: Task, product: Product) -> Prior:
     """From layers: replayed where the graph is known and the run is a plain one, else the curve."""
-    layered = _layered(network)
+    layered = layers_of(network)
     plain = (
         task.kind is not Kind.INFERENCE and not task.gradient_checkpointing and task.lora_rank is None
         and task.zero_stage == 0 and WEIGHT_BYTES[task.precision] == ACTIVATION_BYTES[task.precision] == 4.0
     )  # fmt: skip
     if network.replayable and plain:
-        return _replayed(network, task, product, layered)
+        return _from_replay(network, task, product, layered)
     return _from_curve(network, task, product, layered)
 
 
 def forget() -> None:
     """Of networks that were met before, nothing is remembered: for measuring what one forecast takes."""
-    for remembering in (_layered, _recorded, _replayed_bytes):
+    for remembering in (layers_of, _recorded, _replayed):
         remembering.cache_clear()
 
 
 # A task is forecast for every product of a cluster, and a sweep asks for one network at many batch sizes: what does not
 # hang on the product, or not even on the batch, is computed once.
 @lru_cache(maxsize=128)
-def _layered(network: Description) -> Layered:
+def layers_of(network: Description) -> Layered:
     table = layer_table(network.ops)
     saved = saved_bytes(network, table)
     return Layered(table, saved, _curve(table, saved))
@@ -135,19 +129,10 @@ def _recorded(network: Description, states: int) -> Recording:
 
 
 @lru_cache(maxsize=2048)
-def _replayed_bytes(
-    network: Description, batches: tuple[int, ...], states: int, convolves: bool
-) -> Mapping[str, float]:
-    """Reserved bytes by assumption about cuDNN, and the bytes of tensors at their peak."""
+def _replayed(network: Description, batches: tuple[int, ...], states: int, convolves: bool) -> Replay:
+    """Once, with cuDNN's likely copies: other assumptions about them told the learned part nothing (docs/log.md)."""
     program = _recorded(network, states).program(batches, _WARM_UP_BATCH)
-    bare = program.run(NO_WORKSPACE)
-    figures = {"bare": float(bare.reserved_bytes), "active": float(bare.peak_active_bytes)}
-    if convolves:
-        # Workspaces are large: they leave the small blocks as they were.
-        large = program.large_only()
-        for name, workspace in _WORKSPACES.items():
-            figures[name] = float(large.run(workspace, bare).reserved_bytes)
-    return figures
+    return program.run(_CUDNN_COPIES if convolves else NO_WORKSPACE)
 
 
 def _curve(table: LayerTable, saved: Saved) -> Array:
@@ -158,53 +143,56 @@ def _curve(table: LayerTable, saved: Saved) -> Array:
     )
 
 
-def _replayed(network: Description, task: Task, product: Product, layered: Layered) -> Prior:
+def _from_replay(network: Description, task: Task, product: Product, layered: Layered) -> Prior:
     batch, states = task.batch_size, optimizer_states(task.optimizer)
     rest = _EPOCH_SAMPLES % batch
-    batches = [batch, batch, *([rest] if rest else []), batch]
+    # What cuDNN takes outweighs what the odd batch cuts up: there two steps say as much as four.
+    batches = (batch, batch) if layered.convolves else (batch, batch, *([rest] if rest else []), batch)
     norms = layered.convolves and bool((layered.table.kind == OpKind.BATCH_NORM).any())
-    figures = _replayed_bytes(network, tuple(batches), states, layered.convolves)
-    chosen = figures["backward" if layered.convolves else "bare"]
+    replayed = _replayed(network, batches, states, layered.convolves)
+    model = model_parts(task, network.parameters)
+    step_bytes = max(0, replayed.reserved_bytes - sum(part.size_bytes for part in model))
+    how = f"steps of {list(batches)} replayed on the caching allocator"
+    how += ", with cuDNN's copies in channels-last layout" if layered.convolves else ""
     context = _context_part(product, cudnn=layered.convolves, norms=norms)
-    model = _model_parts(task, network.parameters)
-    model_bytes = sum(part.size_bytes for part in model)
-    step_bytes = max(0, round(figures["bare"]) - model_bytes)
     parts = (
         *model,
-        Part("activations and blocks", step_bytes, f"steps of {batches} replayed on the caching allocator"),
-        Part("workspaces", round(chosen - figures["bare"]), "cuDNN: copies with channels last, in eights"),
+        Part("activations and blocks", step_bytes, how),
         context,
     )
-    total = context.size_bytes + chosen
+    figures = {"reserved": float(replayed.reserved_bytes), "active": float(replayed.peak_active_bytes)}
+    total = float(context.size_bytes + replayed.reserved_bytes)
     return Prior(total, tuple(p for p in parts if p.size_bytes), figures, layered)
 
 
-_WORKSPACES = {
-    "everywhere": Workspaces(1, forward=True),
-    "backward": Workspaces(1),
-    "twice": Workspaces(2),
-}
+def sample_peak_bytes(network: Description) -> float:
+    """Bytes of one sample in fp32 that live at once: what autograd keeps, and the gradients or logits at its peak."""
+    layered = layers_of(network)
+    saved = layered.saved
+    kept = saved.per_sample_bytes - saved.fused_attention_bytes + logits_bytes(network)
+    return max(kept, float(layered.curve_bytes.max(initial=0.0)))
+
+
+def logits_bytes(network: Description) -> float:
+    """Of one sample: a language model's logits and their copies at the loss."""
+    if not network.sequence_length or not network.largest_saved_bytes_per_sample:
+        return 0.0
+    return _LOGIT_COPIES * network.largest_saved_bytes_per_sample
 
 
 def _from_curve(network: Description, task: Task, product: Product, layered: Layered) -> Prior:
-    saved, curve = layered.saved, layered.curve_bytes
-    kept = saved.per_sample_bytes - saved.fused_attention_bytes
-    logits = 0.0
-    if network.sequence_length and network.largest_saved_bytes_per_sample:
-        logits = _LOGIT_COPIES * network.largest_saved_bytes_per_sample
-    scale = ACTIVATION_BYTES[task.precision] / 4.0
-    peak = max(kept + logits, float(curve.max(initial=0.0))) * scale
+    saved = layered.saved
     parts = [
-        *_model_parts(task, network.parameters),
+        *model_parts(task, network.parameters, network),
         Part("buffers", round(4.0 * network.buffers), f"{network.buffers:,} x 4 B"),
-        _activation_part(task, peak),
+        *_step_parts(task, sample_peak_bytes(network), update_bytes(task, network.parameters), network),
         Part("kept whatever the batch", round(saved.static_bytes), "position tables, standardized weights"),
         Part("input", 8 * task.batch_size * network.input_elements, "this batch and the next"),
         *_kv_cache(network, task),
         _context_part(product, cudnn=layered.convolves, norms=False),
     ]
     total = float(sum(part.size_bytes for part in parts))
-    figures = {"logits": logits * task.batch_size}
+    figures = {"logits": logits_bytes(network) * task.batch_size}
     return Prior(total, tuple(p for p in parts if p.size_bytes), figures, layered)
 
 
@@ -217,32 +205,37 @@ def _kv_cache(network: Description, task: Task) -> Iterator[Part]:
     yield Part("keys and values", size, f"{network.sequence_length} tokens x batch {task.batch_size}")
 
 
-def _model_parts(task: Task, parameters: int) -> list[Part]:
-    trained = parameters
-    if task.lora_rank is not None:
-        trained = min(parameters, round(parameters * _LORA_SHARE_PER_RANK * task.lora_rank))
-    weight_bytes = _QUANTIZED_BYTES.get(task.quantization, WEIGHT_BYTES[task.precision])
-    shards = {stage: task.data_parallel_size if task.zero_stage >= stage else 1 for stage in (1, 2, 3)}
-    parts = [_part("weights", parameters, weight_bytes, shards[3])]
-    if task.kind is not Kind.INFERENCE:
-        parts.append(_part("gradients", trained, WEIGHT_BYTES[task.precision], shards[2]))
-        parts.append(_part(f"{task.optimizer} states", trained, STATE_BYTES[task.optimizer], shards[1]))
-    return parts
+def _step_parts(task: Task, fp32_bytes: float, update: float, network: Description | None = None) -> Iterator[Part]:
+    """Activations of a step, from one sample's peak in fp32; and the update's copies where those are more."""
+    logits = logits_bytes(network) if network else 0.0
+    body, why = _held_bytes(task, max(0.0, fp32_bytes - logits), network)
+    sample_bytes = ACTIVATION_BYTES[task.precision] / 4.0 * body + _at_loss_bytes(task, logits)
+    size_bytes = round(sample_bytes * task.batch_size)
+    yield Part("activations", size_bytes, f"{sample_bytes / MIB:,.1f} MiB x batch {task.batch_size}{why}")
+    copied = max(0, round(update) - size_bytes)
+    yield Part("update", copied, "the optimizer's lists hold a copy of what is trained, when activations are gone")
 
 
-def _part(name: str, elements: int, element_bytes: float, shards: int) -> Part:
-    sharded = f" / {shards} GPUs" if shards > 1 else ""
-    return Part(name, round(elements * element_bytes / shards), f"{elements:,} x {element_bytes:g} B{sharded}")
-
-
-def _activation_part(task: Task, sample_bytes: float) -> Part:
-    share, why = 1.0, ""
+def _held_bytes(task: Task, body: float, network: Description | None) -> tuple[float, str]:
+    """Of what a sample's activations take in fp32, what is there at once; and why."""
     if task.kind is Kind.INFERENCE:
-        share, why = _INFERENCE_SHARE, ", freed as the pass goes on"
-    elif task.gradient_checkpointing:
-        share, why = _CHECKPOINTED_SHARE, ", most recomputed"
-    size_bytes = round(sample_bytes * task.batch_size * share)
-    return Part("activations", size_bytes, f"{sample_bytes / MIB:,.1f} MiB x batch {task.batch_size}{why}")
+        return body * _INFERENCE_SHARE, ", freed as the pass goes on"
+    if not task.gradient_checkpointing:
+        return body, ""
+    norms = [op.out_elements for op in network.ops if op.kind is OpKind.LAYER_NORM] if network else []
+    if network is None or not network.sequence_length or not norms:
+        return body * _CHECKPOINTED_SHARE, ", most recomputed"
+    blocks = max(1, len(norms) // _NORMS_PER_BLOCK)
+    kept = min(body, blocks * 4.0 * max(norms) + body / blocks)
+    return kept, f", inputs of {blocks} blocks and one block computed anew"
+
+
+def _at_loss_bytes(task: Task, logits: float) -> float:
+    """The loss is computed in fp32, beside the logits and their gradient in the run's own precision."""
+    if task.kind is Kind.INFERENCE:
+        return logits / _LOGIT_COPIES
+    scale = ACTIVATION_BYTES[task.precision] / 4.0
+    return logits if scale == 1.0 else logits * (1.0 + 2.0 * scale / _LOGIT_COPIES)
 
 
 def _context_part(product: Product, *, cudnn: bool, norms: bool) -> Part:

@@ -8,13 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from vramcast.forecast.allocator import GRAIN, SMALL_LIMIT, CachingAllocator
+from vramcast.forecast.allocator import GRAIN, CachingAllocator
 
 
 @dataclass(frozen=True, slots=True)
 class Replay:
     reserved_bytes: int
-    reserved_small_bytes: int
     peak_active_bytes: int
 
 
@@ -79,26 +78,16 @@ class Program:
     tensors: Events
     forward: NDArray[np.bool_]
 
-    def run(self, workspaces: Workspaces, known: Replay | None = None) -> Replay:
-        """Reserved bytes at the end. A program of large blocks alone takes the small ones from what is `known`."""
+    def run(self, workspaces: Workspaces) -> Replay:
+        """Reserved bytes at the end."""
         held_for_a_moment = self.tensors == 0
         sizes = np.where(held_for_a_moment, self.sizes * workspaces.copies, self.sizes)
         if not workspaces.forward:
             sizes[self.forward] = 0
-        wanted = ~held_for_a_moment | (sizes > (0 if known is None else SMALL_LIMIT))
+        wanted = ~held_for_a_moment | (sizes > 0)
         allocator = CachingAllocator()
         allocator.replay(*_compiled(sizes[wanted], self.tensors[wanted]))
-        small_bytes = known.reserved_small_bytes if known else allocator.reserved_small_bytes
-        reserved_bytes = allocator.reserved_bytes - allocator.reserved_small_bytes + small_bytes
-        return Replay(reserved_bytes, small_bytes, allocator.peak_active_bytes)
-
-    def large_only(self) -> Program:
-        """Without what goes to the pool of small blocks."""
-        large = np.zeros(int(self.tensors.max()) + 1, np.bool_)
-        large[0] = True  # workspaces
-        large[self.tensors[(self.tensors > 0) & (self.sizes > SMALL_LIMIT)]] = True
-        kept = large[np.abs(self.tensors)]
-        return Program(self.sizes[kept], self.tensors[kept], self.forward[kept])
+        return Replay(allocator.reserved_bytes, allocator.peak_active_bytes)
 
 
 def _compiled(sizes: Events, tensors: Events) -> tuple[list[int], list[int]]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from itertools import pairwise
+from operator import attrgetter
 
 import numpy as np
 from numpy.typing import NDArray
@@ -62,24 +63,16 @@ class Saved:
 
 
 _COLUMNS = (
-    "in_elements", "out_elements", "parameters", "channels_in", "channels_out", "positions", "kernel", "stride",
+    "kind", "in_elements", "out_elements", "parameters", "channels_in", "channels_out", "positions", "kernel", "stride",
     "groups",
 )  # fmt: skip
+_row = attrgetter(*_COLUMNS)
 
 
 def layer_table(ops: tuple[Op, ...]) -> LayerTable:
-    numbers = np.array(
-        [
-            (
-                op.kind.value, op.in_elements, op.out_elements, op.parameters, op.channels_in, op.channels_out,
-                op.positions, op.kernel, op.stride, op.groups,
-            )
-            for op in ops
-        ],
-        dtype=np.float64,
-    ).reshape(-1, 10).T  # fmt: skip
+    numbers = np.array(list(map(_row, ops)), dtype=np.float64).reshape(-1, len(_COLUMNS)).T
     in_place = np.array([op.in_place for op in ops], dtype=np.bool_)
-    columns = dict(zip(_COLUMNS, numbers[1:], strict=True))
+    columns = dict(zip(_COLUMNS[1:], numbers[1:], strict=True))
     return LayerTable(kind=numbers[0].astype(np.int64), in_place=in_place, **columns)
 
 
@@ -126,7 +119,7 @@ def _static_layers(network: Description) -> NDArray[np.bool_]:
         [
             op.out_elements > _FEW_ELEMENTS
             and bool(op.shape)
-            and (_TRACED_SAMPLES * op.out_elements / max(1, math.prod(op.shape))) % _TRACED_SAMPLES != 0
+            and (_TRACED_SAMPLES * op.out_elements / (math.prod(op.shape) or 1)) % _TRACED_SAMPLES != 0
             for op in network.ops
         ],
         dtype=np.bool_,

@@ -40,10 +40,12 @@ class ModelSession:
             OUTPUTS,
             {"facts": features.facts[None], "tokens": features.tokens[None], "kinds": features.kinds[None]},
         )
-        return self.interpret(features.prior.total_bytes, quantiles[0], utilization[0], network[0])
+        # With each unfamiliar setting physics counts for more.
+        trust = 1.0 / (1.0 + features.unfamiliar)
+        return self.interpret(features.prior.total_bytes, quantiles[0], utilization[0], network[0], trust)
 
     def interpret(
-        self, prior_bytes: float, quantiles: np.ndarray, utilization: np.ndarray, network: np.ndarray
+        self, prior_bytes: float, quantiles: np.ndarray, utilization: np.ndarray, network: np.ndarray, trust: float
     ) -> Prediction:
         median = float(quantiles[self._median])
         spreads = {
@@ -53,8 +55,8 @@ class ModelSession:
         }
         gpu, sm_active, sm_occupancy = (float(value) for value in utilization)
         return Prediction(
-            prior_bytes * math.exp(median),
-            prior_bytes * math.exp(float(network[self._median])),
+            prior_bytes * math.exp(trust * median),
+            prior_bytes * math.exp(trust * float(network[self._median])),
             Spreads(spreads),
             Utilization(gpu=gpu, sm_active=sm_active, sm_occupancy=sm_occupancy),
         )

@@ -18,7 +18,7 @@ _ACTIVATIONS = among(OpKind.KEEPS_INPUT, OpKind.KEEPS_OUTPUT)
 TOKEN_WIDTH = 18
 
 
-def make_tokens(layered: Layered, batch: int, total_bytes: float) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+def make_tokens(layered: Layered, batch: float, total_bytes: float) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
     """(TOKENS, TOKEN_WIDTH) and the kinds, 1-based so that 0 is padding."""
     table, saved = layered.table, layered.saved
     heads = _HEADS[table.kind]
@@ -66,7 +66,7 @@ def _shorten(columns: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _fill(
-    columns: NDArray[np.float64], sample_bytes: float, batch: int, total_bytes: float
+    columns: NDArray[np.float64], sample_bytes: float, batch: float, total_bytes: float
 ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
     count = columns.shape[1]
     kind, in_first, out_first, kernel, groups, stride, channels_in, channels_out = columns[:8]

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from vramcast.core.calibration import Cell, bound
-from vramcast.forecast.artifact import Artifact, load_artifact, novelty
+from vramcast.forecast.artifact import Artifact, load_artifact, novelty_of
 from vramcast.forecast.features import describe
 from vramcast.forecast.physics import forget
 from vramcast.forecast.session import ModelSession
@@ -84,7 +84,7 @@ def _forecast(
 ) -> tuple[float, float, float, tuple[float, ...], tuple[float, ...]]:
     features = describe(record.network, record.task, record.product)
     said = session.predict(features)
-    new = novelty(artifact.ranges, features.facts, features.regime)
+    new = novelty_of(artifact.ranges, features)
     cell = Cell(record.product, record.family, features.regime.name.lower())
     factors = artifact.calibration.factors(cell)
     bounds = tuple(bound(said.median_bytes, said.spreads, factors, risk, new) for risk in REPORTED_RISKS)

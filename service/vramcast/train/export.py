@@ -21,7 +21,8 @@ from vramcast.forecast.session import INPUTS, OUTPUTS
 from vramcast.forecast.tokens import TOKEN_WIDTH, TOKENS
 from vramcast.train.dataset import Dataset
 from vramcast.train.network import MEDIAN, QUANTILES, UTILIZATIONS, ForecastNetwork
-from vramcast.train.trees import BLEND, ML_DOMAIN, SHARPENED, Correction, regressor_node
+from vramcast.train.stacked import Stacked
+from vramcast.train.trees import BLEND, ML_DOMAIN, SHARPENED, Correction, of_regime, regressor_node
 from vramcast.train.utilization import UtilizationTrees, append_nodes
 
 TOLERANCE = 1e-4
@@ -49,7 +50,7 @@ class Ensemble(nn.Module):
 
 
 def export(networks: Sequence[ForecastNetwork], correction: Correction, utilization: UtilizationTrees) -> bytes:
-    model = _export_networks(Ensemble(networks).eval())
+    model = _export_networks(Stacked(networks).eval())
     if correction.medians or utilization.models:
         model.opset_import.append(helper.make_opsetid(ML_DOMAIN, _ML_OPSET))
     _append_trees(model, correction)
@@ -60,7 +61,7 @@ def export(networks: Sequence[ForecastNetwork], correction: Correction, utilizat
     return model.SerializeToString()
 
 
-def _export_networks(ensemble: Ensemble) -> onnx.ModelProto:
+def _export_networks(stacked: Stacked) -> onnx.ModelProto:
     example = (
         torch.zeros(1, len(FACTS)),
         torch.zeros(1, TOKENS, TOKEN_WIDTH),
@@ -71,7 +72,7 @@ def _export_networks(ensemble: Ensemble) -> onnx.ModelProto:
         # The tracing exporter keeps GRU as one operator (the newer one unrolls it), and warns that it is the older.
         warnings.simplefilter("ignore")
         torch.onnx.export(
-            ensemble, example, file, dynamo=False, opset_version=_OPSET, input_names=list(INPUTS),
+            stacked, example, file, dynamo=False, opset_version=_OPSET, input_names=list(INPUTS),
             output_names=list(_NETWORK_OUTPUTS),
             dynamic_axes={name: {0: _ROWS} for name in (*INPUTS, *_NETWORK_OUTPUTS)},
         )  # fmt: skip
@@ -91,7 +92,7 @@ def _append_trees(model: onnx.ModelProto, correction: Correction) -> None:
         "blend": np.array([BLEND], np.float32),
         "least_distance": np.array([MIN_SPREAD], np.float32),
         "sharpened": np.array([SHARPENED], np.float32),
-        **{f"regime_index_{regime}": np.array([regime], np.int64) for regime in correction.medians},
+        **{f"flag_{regime}_index": np.array([regime], np.int64) for regime in correction.medians},
     }
     graph.initializer.extend(numpy_helper.from_array(value, name) for name, value in constants.items())
     graph.node.extend([
@@ -105,12 +106,14 @@ def _append_trees(model: onnx.ModelProto, correction: Correction) -> None:
 def _regime_nodes(correction: Correction, regime: int) -> list[onnx.NodeProto]:
     """Each result is zero on the rows of other regimes."""
     flag = f"flag_{regime}"
-    return [
-        helper.make_node("Gather", ["facts", f"regime_index_{regime}"], [flag], axis=1),
+    regressors = [
         regressor_node(correction.medians[regime], "facts", f"tree_median_{regime}"),
+        regressor_node(correction.distances[regime], "stacked", f"tree_distance_{regime}"),
+    ]
+    return [
+        *of_regime(flag, regressors),
         helper.make_node("Sub", [f"tree_median_{regime}", "network_median"], [f"apart_{regime}"]),
         helper.make_node("Mul", [f"apart_{regime}", flag], [f"own_apart_{regime}"]),
-        regressor_node(correction.distances[regime], "stacked", f"tree_distance_{regime}"),
         helper.make_node("Mul", [f"tree_distance_{regime}", flag], [f"own_distance_{regime}"]),
     ]
 

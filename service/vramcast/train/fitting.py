@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vramcast.forecast.features import Regime
+from vramcast.forecast.features import Regime, without_optional
 from vramcast.train.dataset import Dataset, deal
 from vramcast.train.network import ForecastNetwork, Shape, pinball
 from vramcast.train.progress import Progress
@@ -29,13 +29,14 @@ _WARM_UP_STEPS = 60
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    epochs: int = 36
-    batch: int = 256
+    epochs: int = 60
+    batch: int = 128
     learning_rate: float = 4e-3
     weight_decay: float = 0.05
     average: float = 0.99
     fact_dropout: float = 0.1
-    summary_share: float = 0.15  # of the rows, seen by their summary alone
+    summary_share: float = 0.2  # of the rows, seen by their summary alone
+    terse_share: float = 0.2  # of the summaries, without what a summary may leave out
     utilization_weight: float = 2.0
     validation_folds: int = 16  # one of so many folds of groups watches for the early stop
     patience: int = 8  # epochs in a row that may stay astray
@@ -136,13 +137,18 @@ class _Trainer:
         withheld[:, :_ALWAYS_TOLD] = False
         facts = torch.where(withheld, network.mean.expand_as(facts), facts)
         sparse = torch.rand(len(rows)) < self._schedule.summary_share
-        facts = torch.where(sparse[:, None], tensors.summary_facts[rows], facts)
+        facts = torch.where(sparse[:, None], self._summaries(rows), facts)
         kinds = torch.where(sparse[:, None], 0, tensors.kinds[rows])
         tokens = tensors.tokens[rows] * (~sparse)[:, None, None]
         target = torch.where(sparse, tensors.summary_target[rows], tensors.target[rows])
         quantiles, utilization, _ = network(facts, tokens, kinds)
         loss = _memory_loss(network, quantiles, facts, target, tensors, rows)
         return loss + self._schedule.utilization_weight * _utilization_loss(utilization, tensors.utilization[rows])
+
+    def _summaries(self, rows: Tensor) -> Tensor:
+        facts = self._tensors.summary_facts[rows]
+        terse = torch.rand(len(rows)) < self._schedule.terse_share
+        return torch.where(terse[:, None], torch.as_tensor(without_optional(facts.numpy())), facts)
 
 
 def _memory_loss(

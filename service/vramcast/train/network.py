@@ -18,7 +18,7 @@ from vramcast.forecast.tokens import TOKEN_WIDTH
 QUANTILES = (0.05, 0.5, 0.9, 0.95, 0.99)
 MEDIAN = QUANTILES.index(0.5)
 UTILIZATIONS = 3
-_CLIP = 4.0
+CLIP = 4.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class Shape:
     width: int = 32
     recurrent_width: int = 16  # per direction
     heads: int = 4
-    layers: int = 2
+    layers: int = 1
     facts_width: int = 64
     dropout: float = 0.1
     recurrent: bool = True
@@ -52,8 +52,8 @@ class Encoder(nn.Module):
         batch, tokens, width = x.shape  # (rows, tokens, width)
         qkv = self.qkv(self.norm1(x)).reshape(batch, tokens, 3, self.heads, width // self.heads)
         q, k, v = qkv.permute(2, 0, 3, 1, 4).unbind(0)  # each (rows, heads, tokens, width / heads)
-        weights = torch.softmax(q @ k.transpose(-1, -2) / (width // self.heads) ** 0.5 + bias, dim=-1)
-        mixed = (weights @ v).transpose(1, 2).reshape(batch, tokens, width)
+        mixed = nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=bias)
+        mixed = mixed.transpose(1, 2).reshape(batch, tokens, width)
         x = x + self.dropout(self.out(mixed))
         return x + self.dropout(self.feed(self.norm2(x)))
 
@@ -106,16 +106,16 @@ class ForecastNetwork(nn.Module):
         raw = self.memory(state).reshape(-1, len(Regime), len(QUANTILES))
         raw = (raw * (regimes * self.regime_scale).unsqueeze(-1)).sum(1)  # (rows, quantiles)
         step = (regimes * self.regime_scale).sum(1, keepdim=True)
-        return _ordered(raw, step), torch.sigmoid(self.utilization(state)), state
+        return ordered(raw, step), torch.sigmoid(self.utilization(state)), state
 
     def state(self, facts: Tensor, tokens: Tensor, kinds: Tensor) -> Tensor:
-        standard = torch.clamp((facts - self.mean) / self.scale, -_CLIP, _CLIP)
+        standard = torch.clamp((facts - self.mean) / self.scale, -CLIP, CLIP)
         present = (kinds > 0).to(tokens.dtype).unsqueeze(-1)  # (rows, tokens, 1)
         x = (self.embed(tokens) + self.kind(kinds)) * present
         if self.shape.recurrent:
             x = (x + self.join(self.gru(x)[0])) * present
         if self.shape.attention:
-            bias = (present.transpose(1, 2).unsqueeze(1) - 1.0) * 1e4  # (rows, 1, 1, tokens)
+            bias = ((present.transpose(1, 2).unsqueeze(1) - 1.0) * 1e4).expand(-1, 1, x.shape[1], -1)
             for encoder in self.encoders:
                 x = encoder(x, bias)
         count = present.sum(1).clamp_min(1.0)
@@ -124,12 +124,12 @@ class ForecastNetwork(nn.Module):
         return torch.as_tensor(self.trunk(torch.cat([mean, most, self.facts(standard)], dim=1)))
 
 
-def _ordered(raw: Tensor, step: Tensor) -> Tensor:
-    """Quantiles that never cross: the median, and steps away from it."""
-    median = raw[:, MEDIAN : MEDIAN + 1]
-    below = median - nn.functional.softplus(raw[:, :MEDIAN] / step) * step
-    above = median + torch.cumsum(nn.functional.softplus(raw[:, MEDIAN + 1 :] / step) * step * 0.5, dim=1)
-    return torch.cat([below, median, above], dim=1)
+def ordered(raw: Tensor, step: Tensor) -> Tensor:
+    """Quantiles, along the last axis, that never cross: the median, and steps away from it."""
+    median = raw[..., MEDIAN : MEDIAN + 1]
+    below = median - nn.functional.softplus(raw[..., :MEDIAN] / step) * step
+    above = median + torch.cumsum(nn.functional.softplus(raw[..., MEDIAN + 1 :] / step) * step * 0.5, dim=-1)
+    return torch.cat([below, median, above], dim=-1)
 
 
 def pinball(predicted: Tensor, target: Tensor, censored: Tensor) -> Tensor:

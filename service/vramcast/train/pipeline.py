@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from vramcast.core.calibration import RISKS, Calibration, Cell, Factors, Spreads, bound, calibrate
 from vramcast.forecast import features
 from vramcast.forecast.artifact import FORMAT, MANIFEST, MODEL, Ranges, novelty
-from vramcast.forecast.features import Regime
+from vramcast.forecast.features import Regime, without_optional
 from vramcast.forecast.tokens import TOKEN_WIDTH, TOKENS
 from vramcast.train import plots
 from vramcast.train.crossval import FOLDS, CrossValidated, Unseen, cross_validate, load_dataset
@@ -41,6 +41,8 @@ _ORIGINS = {
 }
 # A source with few rows pulls as hard as it may without drowning in its regime.
 _TREE_WEIGHTS = {"xmem": 5.0}
+# Beside the whole summaries; not so heavy that they blunt what layers and architecture tell.
+_TERSE_WEIGHT = 0.2
 # Less than this (in logarithms) is no gain: the replayed nets are exact, and there trees would only add noise.
 _LEAST_GAIN = 2e-4
 
@@ -68,9 +70,12 @@ def train(
     model = export(validated.networks, correction, trees)
     parity = check_parity(model, validated.networks, correction, trees, data)
     ranges = training_ranges(data)
-    judged = judge_unseen(data, replace(validated.unseen, utilization=used), corrected, ranges)
-    calibration = calibrate(_scored(data, corrected, ranges, np.ones(len(data), bool)))
-    manifest = _manifest(data, model, calibration, ranges, slices(judged)) | {
+    unseen = replace(validated.unseen, utilization=used)
+    scored = _scored(data, unseen, corrected, ranges)
+    judged = judge_unseen(data, unseen, corrected, ranges, scored, summary=False)
+    told = judge_unseen(data, unseen, corrected, ranges, scored, summary=True)
+    manifest = _manifest(data, model, _calibrate(scored), ranges, slices(judged)) | {
+        "summary_accuracy": [_memory_only(entry) for entry in slices(told)],
         "parity": parity,
         "trees_correct": [Regime(regime).name.lower() for regime in sorted(correction.medians)],
         "trees_say_sm_active": [Regime(regime).name.lower() for regime in sorted(trees.models)],
@@ -84,6 +89,11 @@ def train(
     (out / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
     _plot(out, validated, judged)
     return manifest
+
+
+def _memory_only(entry: dict[str, Any]) -> dict[str, Any]:
+    """Utilization is not judged from summaries."""
+    return {name: value for name, value in entry.items() if not name.startswith(("gpu_util", "sm_"))}
 
 
 def _sm_active_missed(data: Dataset, network: NDArray[np.float32]) -> dict[str, float]:
@@ -106,41 +116,78 @@ def _weights(data: Dataset) -> NDArray[np.float32]:
     return np.array([_TREE_WEIGHTS.get(str(source), 1.0) for source in data.source], np.float32)
 
 
+@dataclass(frozen=True, slots=True)
+class _Levels:
+    """Every run twice: by its layers, then by its summary. Arrays over twice the rows."""
+
+    facts: NDArray[np.float32]
+    regime: NDArray[np.int64]
+    target: NDArray[np.float32]
+    quantiles: NDArray[np.float32]
+    fold: NDArray[np.int64]
+    usable: NDArray[np.bool_]
+    weight: NDArray[np.float32]
+
+    def train_medians(self, rows: NDArray[np.bool_], seed: int) -> Correction:
+        """A summary is shown terse too: trees that lean on what may be left out would be lost without it."""
+        terse = rows & (self.regime == Regime.SUMMARY)
+        facts = np.concatenate([self.facts[rows], without_optional(self.facts[terse])])
+        regime, target = (np.concatenate([column[rows], column[terse]]) for column in (self.regime, self.target))
+        weight = np.concatenate([self.weight[rows], _TERSE_WEIGHT * self.weight[terse]])
+        return fit_medians(facts, regime, target, weight, seed)
+
+
+def _levels(data: Dataset, unseen: Unseen) -> _Levels:
+    summaries = np.full(len(data), int(Regime.SUMMARY))
+    return _Levels(
+        facts=np.concatenate([data.facts, data.summary_facts]),
+        regime=np.concatenate([data.regime, summaries]),
+        target=np.concatenate([data.target, data.summary_target]),
+        quantiles=np.concatenate([unseen.quantiles, unseen.summary_quantiles]),
+        fold=np.tile(unseen.fold, 2),
+        usable=np.tile(_usable(data), 2),
+        weight=np.tile(_weights(data), 2),
+    )
+
+
 def correct_unseen(data: Dataset, unseen: Unseen) -> Corrected:
     """Every fold corrected by trees of the other folds; a regime that they make worse on the whole is left alone."""
-    usable, weights = _usable(data), _weights(data)
-    folds = range(FOLDS)
+    told = _levels(data, unseen)
     corrections = []
-    said = np.zeros(len(data))
-    for fold in folds:
-        training, rows = (unseen.fold != fold) & usable, unseen.fold == fold
-        correction = fit_medians(
-            data.facts[training], data.regime[training], data.target[training], weights[training], fold
-        )
-        said[rows] = correction.say(data.facts[rows], unseen.quantiles[rows], data.regime[rows]).median
+    said = np.zeros(len(told.fold))
+    for fold in range(FOLDS):
+        training, rows = (told.fold != fold) & told.usable, told.fold == fold
+        correction = told.train_medians(training, fold)
+        said[rows] = correction.say(told.facts[rows], told.quantiles[rows], told.regime[rows]).median
         corrections.append(correction)
-    medians = unseen.quantiles[:, MEDIAN] + BLEND * (said - unseen.quantiles[:, MEDIAN])
-    keeps = _regimes_that_gain(data, unseen, medians)
-    missed = (data.target - medians).astype(np.float32)
-    stacked = stack_inputs(data.facts, unseen.quantiles)
-    shipped = unseen.quantiles.copy()
-    for fold, correction in zip(folds, corrections, strict=True):
-        training, rows = (unseen.fold != fold) & usable, unseen.fold == fold
-        _keep_only(correction, keeps)
-        fit_distances(correction, stacked[training], data.regime[training], missed[training], weights[training], fold)
-        shipped[rows] = correction.correct(data.facts[rows], unseen.quantiles[rows], data.regime[rows])
-    final = fit_medians(data.facts[usable], data.regime[usable], data.target[usable], weights[usable], 0)
-    _keep_only(final, keeps)
-    fit_distances(final, stacked[usable], data.regime[usable], missed[usable], weights[usable], 0)
-    return Corrected(unseen.quantiles, shipped, unseen.summary_quantiles, final)
+    medians = told.quantiles[:, MEDIAN] + BLEND * (said - told.quantiles[:, MEDIAN])
+    keeps = _regimes_that_gain(told, medians)
+    missed = (told.target - medians).astype(np.float32)
+    shipped = told.quantiles.copy()
+    for fold, correction in enumerate(corrections):
+        rows = told.fold == fold
+        _finish(correction, keeps, told, (told.fold != fold) & told.usable, missed, fold)
+        shipped[rows] = correction.correct(told.facts[rows], told.quantiles[rows], told.regime[rows])
+    final = told.train_medians(told.usable, FOLDS)
+    _finish(final, keeps, told, told.usable, missed, FOLDS)
+    return Corrected(unseen.quantiles, shipped[: len(data)], shipped[len(data) :], final)
 
 
-def _regimes_that_gain(data: Dataset, unseen: Unseen, medians: NDArray[np.float64]) -> set[int]:
+def _finish(
+    correction: Correction, keeps: set[int], told: _Levels, rows: NDArray[np.bool_], missed: NDArray[np.float32],
+    seed: int,
+) -> None:  # fmt: skip
+    _keep_only(correction, keeps)
+    stacked = stack_inputs(told.facts[rows], told.quantiles[rows])
+    fit_distances(correction, stacked, told.regime[rows], missed[rows], told.weight[rows], seed)
+
+
+def _regimes_that_gain(told: _Levels, medians: NDArray[np.float64]) -> set[int]:
     gaining = set()
     for regime in Regime:
-        rows = _usable(data) & (data.regime == regime)
-        before = np.abs(data.target[rows] - unseen.quantiles[rows, MEDIAN])
-        if rows.any() and np.abs(data.target[rows] - medians[rows]).mean() < before.mean() - _LEAST_GAIN:
+        rows = told.usable & (told.regime == regime)
+        before = np.abs(told.target[rows] - told.quantiles[rows, MEDIAN])
+        if rows.any() and np.abs(told.target[rows] - medians[rows]).mean() < before.mean() - _LEAST_GAIN:
             gaining.add(int(regime))
     return gaining
 
@@ -151,12 +198,17 @@ def _keep_only(correction: Correction, regimes: set[int]) -> None:
 
 
 def training_ranges(data: Dataset) -> Ranges:
-    """First and last hundredth of every fact, by regime; the summary's regime is described by the summaries."""
+    """First and last hundredth of every fact, by regime; the summary's regime is described by the summaries.
+
+    A GPU is as new to one regime as to another: few runs on few products, of which hundredths would cut some off.
+    """
     low, high = np.zeros((2, len(Regime), data.facts.shape[1]), np.float32)
     for regime in Regime:
         facts = data.summary_facts if regime is Regime.SUMMARY else data.facts[data.regime == regime]
         if len(facts):
             low[regime], high[regime] = np.quantile(facts, [0.01, 0.99], axis=0)
+    gpu = [features.FACTS.index(name) for name in features.GPU_FACTS]
+    low[:, gpu], high[:, gpu] = data.facts[:, gpu].min(axis=0), data.facts[:, gpu].max(axis=0)
     return Ranges(low, high, np.maximum(high - low, 1e-2))
 
 
@@ -169,12 +221,17 @@ def cell_of(data: Dataset, row: int, regime: Regime) -> Cell:
     return Cell(str(data.product[row]), str(data.family[row]), regime.name.lower())
 
 
-def _scored(
-    data: Dataset, corrected: Corrected, ranges: Ranges, rows: NDArray[np.bool_]
-) -> list[tuple[Cell, dict[float, float]]]:
+@dataclass(frozen=True, slots=True)
+class _Score:
+    fold: int
+    cell: Cell
+    by_risk: dict[float, float]
+
+
+def _scored(data: Dataset, unseen: Unseen, corrected: Corrected, ranges: Ranges) -> list[_Score]:
     """Scores of unseen rows at both levels; a run that died has the score that its GPU's size proves."""
     scored = []
-    for row in np.flatnonzero(rows & ~data.suspect):
+    for row in np.flatnonzero(~data.suspect):
         regime = Regime(int(data.regime[row]))
         levels = (
             (regime, corrected.shipped[row], data.target[row], data.facts[row]),
@@ -186,27 +243,38 @@ def _scored(
             if data.censored[row] and excess <= 0:
                 continue  # the forecast already said more than the GPU has: the run proves nothing against it
             scores = {risk: excess / (tail.at(risk) * (1.0 + new)) for risk in RISKS}
-            scored.append((cell_of(data, int(row), known), scores))
+            scored.append(_Score(int(unseen.fold[row]), cell_of(data, int(row), known), scores))
     return scored
 
 
-def judge_unseen(data: Dataset, unseen: Unseen, corrected: Corrected, ranges: Ranges) -> Judged:
-    """Bounds for each fold from factors of the other folds."""
+def _calibrate(scored: list[_Score], without_fold: int | None = None) -> Calibration:
+    return calibrate((score.cell, score.by_risk) for score in scored if score.fold != without_fold)
+
+
+def judge_unseen(
+    data: Dataset, unseen: Unseen, corrected: Corrected, ranges: Ranges, scored: list[_Score], *, summary: bool
+) -> Judged:
+    """Bounds for each fold from factors of the other folds; by layers, or told by the summary alone."""
+    said, facts, prior_mib, alone = (
+        (corrected.summary, data.summary_facts, data.summary_prior_mib, unseen.summary_quantiles)
+        if summary
+        else (corrected.shipped, data.facts, data.prior_mib, corrected.network)
+    )
     bounds = {risk: np.zeros(len(data)) for risk in REPORTED_RISKS}
-    medians = data.prior_mib * np.exp(corrected.shipped[:, MEDIAN])
+    medians = prior_mib * np.exp(said[:, MEDIAN])
     for fold in range(FOLDS):
-        calibration = calibrate(_scored(data, corrected, ranges, unseen.fold != fold))
+        calibration = _calibrate(scored, fold)
         for row in np.flatnonzero(unseen.fold == fold):
-            regime = Regime(int(data.regime[row]))
+            regime = Regime.SUMMARY if summary else Regime(int(data.regime[row]))
             factors = calibration.factors(cell_of(data, int(row), regime))
-            tail, new = spreads(corrected.shipped[row]), novelty(ranges, data.facts[row], regime)
+            tail, new = spreads(said[row]), novelty(ranges, facts[row], regime)
             for risk, column in bounds.items():
                 column[row] = bound(float(medians[row]), tail, factors, risk, new)
     return Judged(
         measured_mib=data.measured_mib,
         median_mib=medians,
-        network_mib=data.prior_mib * np.exp(corrected.network[:, MEDIAN]),
-        prior_mib=data.prior_mib,
+        network_mib=prior_mib * np.exp(alone[:, MEDIAN]),
+        prior_mib=prior_mib,
         bounds_mib=bounds,
         capacity_mib=capacities_mib(data.product),
         censored=data.censored,

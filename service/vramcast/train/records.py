@@ -19,6 +19,7 @@ from vramcast.core.task import Task, parse_task
 from vramcast.core.vocabulary import PREFIX, Architecture, Level, Optimizer, Precision
 from vramcast.forecast.description import Description, parse_profile
 from vramcast.forecast.forecaster import described_network
+from vramcast.forecast.summary import summarize
 from vramcast.train.synthetic_cnn import is_synthetic_cnn, rebuild
 
 NAN = float("nan")
@@ -130,14 +131,15 @@ def told(words: dict[str, str], network: Description | None) -> tuple[Descriptio
     if network is None:
         return None, task
     family = network.family if network.family in set(Architecture) else None
+    summary = summarize(network)
     return network, replace(
         task,
         level=Level.PROFILE,
         profile=None,
         architecture=Architecture(family) if family else task.architecture,
-        parameters=network.parameters,
-        layers=max(1, len(network.ops)),
-        activations=max(1, sum(op.out_elements for op in network.ops)),
+        parameters=summary.parameters,
+        layers=summary.layers,
+        activations=summary.activations,
     )
 
 
@@ -166,13 +168,13 @@ def _xmem(row: dict[str, str], _profile: dict[str, Any], network: Description | 
 
 
 def make_task(network: Description, batch: int, optimizer: str, precision: str) -> Task:
-    activations = sum(op.out_elements for op in network.ops)
+    summary = summarize(network)
     return Task(
         level=Level.PROFILE,
-        architecture=Architecture(network.family),
-        parameters=network.parameters,
-        layers=len(network.ops),
-        activations=max(1, activations),
+        architecture=Architecture(summary.architecture),
+        parameters=summary.parameters,
+        layers=summary.layers,
+        activations=summary.activations,
         batch_size=batch,
         optimizer=Optimizer(optimizer),
         precision=Precision(precision),

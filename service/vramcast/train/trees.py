@@ -1,9 +1,9 @@
 """Boosted trees that correct the network, as operators of the same ONNX graph.
 
-Two ensembles per regime, because each regime leaves another kind of rest: one pulls the median towards its own, the
-other says how far off the median tends to be, which sharpens the spread that the everyday bounds stand on. The far
-tail stays the network's. Trees on what the network *missed* were worse than none: the networks of two folds miss
-different things (docs/log.md).
+Two kinds of ensembles per regime, because each regime leaves another kind of rest: some, averaged over seeds, pull the
+median towards their own, another says how far off the median tends to be, which sharpens the spread that the everyday
+bounds stand on. The far tail stays the network's. Trees on what the network *missed* were worse than none: the
+networks of two folds miss different things (docs/log.md).
 """
 
 from __future__ import annotations
@@ -24,15 +24,19 @@ from vramcast.train.network import MEDIAN, QUANTILES
 Floats = NDArray[np.float32]
 ML_DOMAIN = "ai.onnx.ml"
 _MIN_ROWS = 60
+# Replays without cuDNN are right to the MiB: trees would only add noise.
+_EXACT = Regime.REPLAYED
 # How far the median moves from the network's to the trees'.
 BLEND = 0.7
+# Ensembles of the median per regime, which differ by their seed alone: their mean wavers less than any of them.
+BAGS = 3
 # Quantiles whose distance from the median the trees sharpen; the last, the far tail, is not among them.
 SHARPENED = tuple(0.5 < level < 0.99 for level in QUANTILES)
 _FLOOR = 0.004  # of the distance, before its logarithm
 
 
 def median_parameters(seed: int) -> dict[str, Any]:
-    return _parameters(seed) | {"objective": "l1", "n_estimators": 700, "learning_rate": 0.025, "num_leaves": 20}
+    return _parameters(seed) | {"objective": "l1", "n_estimators": 350, "learning_rate": 0.05, "num_leaves": 20}
 
 
 def distance_parameters(seed: int) -> dict[str, Any]:
@@ -45,6 +49,9 @@ def _parameters(seed: int) -> dict[str, Any]:
         "min_child_samples": 8, "subsample": 0.8, "subsample_freq": 1, "colsample_bytree": 0.3, "reg_lambda": 1.0,
         "verbose": -1, "n_jobs": 1, "random_state": seed, "deterministic": True, "force_row_wise": True,
     }  # fmt: skip
+
+
+Bag = tuple[lightgbm.LGBMRegressor, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +67,8 @@ class Said:
 class Correction:
     """Ensembles by regime; a regime with too few rows is left to the network."""
 
-    medians: dict[int, lightgbm.LGBMRegressor] = field(default_factory=dict)
-    distances: dict[int, lightgbm.LGBMRegressor] = field(default_factory=dict)
+    medians: dict[int, Bag] = field(default_factory=dict)
+    distances: dict[int, Bag] = field(default_factory=dict)
 
     def say(self, facts: Floats, quantiles: Floats, regimes: NDArray[np.int64]) -> Said:
         corrected = np.isin(regimes, list(self.medians))
@@ -72,14 +79,12 @@ class Correction:
         return apply(quantiles, self.say(facts, quantiles, regimes))
 
 
-def _by_regime(
-    models: dict[int, lightgbm.LGBMRegressor], inputs: Floats, regimes: NDArray[np.int64]
-) -> NDArray[np.float64]:
+def _by_regime(bags: dict[int, Bag], inputs: Floats, regimes: NDArray[np.int64]) -> NDArray[np.float64]:
     said = np.zeros(len(inputs))
-    for regime, model in models.items():
+    for regime, bag in bags.items():
         rows = regimes == regime
         if rows.any():
-            said[rows] = model.predict(inputs[rows])
+            said[rows] = np.mean([model.predict(inputs[rows]) for model in bag], axis=0)
     return said
 
 
@@ -102,9 +107,13 @@ def fit_medians(facts: Floats, regimes: NDArray[np.int64], target: Floats, weigh
     correction = Correction()
     for regime in Regime:
         rows = regimes == regime
-        if regime is not Regime.SUMMARY and np.count_nonzero(rows) >= _MIN_ROWS:
-            model = lightgbm.LGBMRegressor(**median_parameters(seed))
-            correction.medians[int(regime)] = model.fit(facts[rows], target[rows], sample_weight=weights[rows])
+        if regime is not _EXACT and np.count_nonzero(rows) >= _MIN_ROWS:
+            correction.medians[int(regime)] = tuple(
+                lightgbm.LGBMRegressor(**median_parameters(BAGS * seed + bag)).fit(
+                    facts[rows], target[rows], sample_weight=weights[rows]
+                )
+                for bag in range(BAGS)
+            )
     return correction
 
 
@@ -116,13 +125,15 @@ def fit_distances(
         rows = regimes == regime
         model = lightgbm.LGBMRegressor(**distance_parameters(seed))
         target = np.log(np.abs(missed[rows]) + _FLOOR)
-        correction.distances[regime] = model.fit(stacked[rows], target, sample_weight=weights[rows])
+        correction.distances[regime] = (model.fit(stacked[rows], target, sample_weight=weights[rows]),)
 
 
-def regressor_node(model: lightgbm.LGBMRegressor, source: str, result: str) -> onnx.NodeProto:
-    table = _NodeTable()
-    for tree in model.booster_.dump_model()["tree_info"]:
-        table.add_tree(tree["tree_structure"])
+def regressor_node(bag: Bag, source: str, result: str) -> onnx.NodeProto:
+    """The mean over the bag: one ensemble of all its trees, each with its share."""
+    table = _NodeTable(share=1.0 / len(bag))
+    for model in bag:
+        for tree in model.booster_.dump_model()["tree_info"]:
+            table.add_tree(tree["tree_structure"])
     return helper.make_node(
         "TreeEnsembleRegressor", [source], [result], domain=ML_DOMAIN, n_targets=1, aggregate_function="SUM",
         post_transform="NONE", **table.attributes(),
@@ -133,6 +144,7 @@ def regressor_node(model: lightgbm.LGBMRegressor, source: str, result: str) -> o
 class _NodeTable:
     """The operator's columns: one row per node, one per leaf."""
 
+    share: float
     tree: list[int] = field(default_factory=list)
     node: list[int] = field(default_factory=list)
     feature: list[int] = field(default_factory=list)
@@ -164,7 +176,7 @@ class _NodeTable:
         if leaf:
             self.leaf_tree.append(self.trees)
             self.leaf_node.append(number)
-            self.leaf_weight.append(float(part["leaf_value"]))
+            self.leaf_weight.append(self.share * float(part["leaf_value"]))
         else:
             self.true_node[row] = self._add(part["left_child"], counter)
             self.false_node[row] = self._add(part["right_child"], counter)
@@ -178,6 +190,29 @@ class _NodeTable:
             "target_treeids": self.leaf_tree, "target_nodeids": self.leaf_node,
             "target_ids": [0] * len(self.leaf_tree), "target_weights": self.leaf_weight,
         }  # fmt: skip
+
+
+def of_regime(flag: str, regressors: list[onnx.NodeProto]) -> list[onnx.NodeProto]:
+    """Runs them only where a row's flag is set: a forecast pays for the trees of its own regime alone.
+
+    Results have the same names; they are zero where no row is of the regime.
+    """
+    results = [node.output[0] for node in regressors]
+    for node in regressors:
+        node.output[0] += "_run"
+    run = helper.make_graph(regressors, f"of_{flag}", [], [_column(f"{result}_run") for result in results])
+    zeros = [helper.make_node("Identity", [flag], [f"{result}_none"]) for result in results]
+    none = helper.make_graph(zeros, f"none_of_{flag}", [], [_column(f"{result}_none") for result in results])
+    return [
+        helper.make_node("Gather", ["facts", f"{flag}_index"], [flag], axis=1),
+        helper.make_node("ReduceMax", [flag], [f"{flag}_any"], keepdims=0),
+        helper.make_node("Cast", [f"{flag}_any"], [f"{flag}_met"], to=onnx.TensorProto.BOOL),
+        helper.make_node("If", [f"{flag}_met"], results, then_branch=run, else_branch=none),
+    ]
+
+
+def _column(name: str) -> onnx.ValueInfoProto:
+    return helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [None, 1])
 
 
 def _at_most(threshold: float) -> float:

@@ -17,7 +17,7 @@ from onnx import helper, numpy_helper
 from vramcast.forecast.features import Regime
 from vramcast.train.dataset import Dataset
 from vramcast.train.records import TARGETS
-from vramcast.train.trees import regressor_node
+from vramcast.train.trees import of_regime, regressor_node
 
 Floats = NDArray[np.float32]
 SM_ACTIVE = TARGETS.index("sm_active")
@@ -86,15 +86,14 @@ def append_nodes(graph: onnx.GraphProto, trees: UtilizationTrees) -> None:
         "sm_active_column": column,
         "no_use": np.array(0.0, np.float32),
         "full_use": np.array(1.0, np.float32),
-        **{f"use_regime_{regime}": np.array([regime], np.int64) for regime in trees.models},
+        **{f"use_flag_{regime}_index": np.array([regime], np.int64) for regime in trees.models},
     }
     graph.initializer.extend(numpy_helper.from_array(value, name) for name, value in constants.items())
     graph.node.append(node("Gather", ["network_utilization", "sm_active_index"], ["network_sm_active"], axis=1))
     for regime, model in trees.models.items():
         graph.node.extend(
             [
-                node("Gather", ["facts", f"use_regime_{regime}"], [f"use_flag_{regime}"], axis=1),
-                regressor_node(model, "facts", f"tree_use_{regime}"),
+                *of_regime(f"use_flag_{regime}", [regressor_node((model,), "facts", f"tree_use_{regime}")]),
                 node("Clip", [f"tree_use_{regime}", "no_use", "full_use"], [f"clipped_use_{regime}"]),
                 node("Sub", [f"clipped_use_{regime}", "network_sm_active"], [f"use_apart_{regime}"]),
                 node("Mul", [f"use_apart_{regime}", f"use_flag_{regime}"], [f"own_use_apart_{regime}"]),
