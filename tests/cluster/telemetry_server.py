@@ -13,13 +13,14 @@ Answer = Callable[[str, dict[str, str], dict[str, str]], tuple[int, bytes]]
 
 
 @contextmanager
-def serving(answer: Answer) -> Iterator[str]:
+def serving(answer: Answer, content_type: str = "application/json") -> Iterator[str]:
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             parts = urlsplit(self.path)
             headers = {name.lower(): value for name, value in self.headers.items()}
             status, body = answer(parts.path, dict(parse_qsl(parts.query)), headers)
             self.send_response(status)
+            self.send_header("Content-Type", content_type)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
             self.wfile.write(body)

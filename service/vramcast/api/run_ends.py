@@ -135,7 +135,9 @@ async def _close(service: Service, uid: PodUid, ended: EndedRun) -> None:
     if uid in measuring.accuracy.counted:
         return
     if outcome is None:
-        measuring.accuracy.pass_over(uid, why or Unmeasured.UNKNOWN_END)
+        why = why or Unmeasured.UNKNOWN_END
+        measuring.accuracy.pass_over(uid, why)
+        log.info("no outcome", pod=ended.run.pod.key, why=why.value)
         return
     measuring.accuracy.record(outcome)
     if task is not None and outcome.level != Level.GIVEN:

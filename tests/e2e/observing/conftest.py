@@ -42,6 +42,8 @@ SETTINGS = {
     "telemetry_interval_seconds": "0.5",
     "telemetry_lag_seconds": "1",
     "telemetry_stale_seconds": "30",
+    # In runs this short, one sample that has to be guessed at would be too many.
+    "telemetry_pod_values": "pod",
     "min_run_seconds": "1",
     "calibration_save_seconds": "0.2",
     "detail_metrics": "true",

@@ -19,6 +19,7 @@ from tests.controlplane.objects import GpuProduct
 
 Json = dict[str, Any]
 PREFIX = "vramcast.dev/"
+TEXT = "text/plain; version=0.0.4; charset=utf-8"
 RESERVED_MIB = 450
 # Of its need, on every other scrape: a peak has to be found, not read off the last sample.
 RESTING = 0.8
@@ -67,7 +68,7 @@ class FakeExporter:
     _server: AbstractContextManager[str] | None = None
 
     def __enter__(self) -> FakeExporter:
-        self._server = serving(lambda path, _query, _headers: self._answer(path))
+        self._server = serving(lambda path, _query, _headers: self._answer(path), TEXT)
         self.url = self._server.__enter__()
         return self
 

@@ -53,7 +53,22 @@ def recount(world: World) -> list[Recounted]:
         node["metadata"]["name"]: node["metadata"]["labels"]["nvidia.com/gpu.product"] for node in world.api.nodes()
     }
     memory, busy = (_by_pod(world, metric) for metric in (FB_USED, GPU_UTIL))
-    return [_recount_one(pod, products, memory, busy) for pod in world.over]
+    forecasts = Utilizations(world)
+    return [_recount_one(pod, products[pod["spec"]["nodeName"]], memory, busy, forecasts) for pod in world.over]
+
+
+class Utilizations:
+    """What is forecast does not stand on the pod, so the service is asked, once for each task."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._known: dict[str, float | None] = {}
+
+    def of(self, pod: Json, product: str) -> float | None:
+        key = f"{product} {sorted(written(pod).items())}"
+        if key not in self._known:
+            self._known[key] = self._world.forecast(pod, product)["utilization"]["gpu"]
+        return self._known[key]
 
 
 def _by_pod(world: World, metric: str) -> Samples:
@@ -63,7 +78,7 @@ def _by_pod(world: World, metric: str) -> Samples:
     return found
 
 
-def _recount_one(pod: Json, products: Mapping[str, str], memory: Samples, busy: Samples) -> Recounted:
+def _recount_one(pod: Json, product: str, memory: Samples, busy: Samples, forecasts: Utilizations) -> Recounted:
     said, status, name = written(pod), pod["status"], pod["metadata"]["name"]
     ended = status["containerStatuses"][0]["state"]["terminated"]
     begin, end = _epoch(status["startTime"]), _epoch(ended["finishedAt"])
@@ -72,15 +87,15 @@ def _recount_one(pod: Json, products: Mapping[str, str], memory: Samples, busy: 
     given = "gpu-memory" in said
     promised = quantity(said["reserved-memory"])
     used = fmean(value for at, value in busy[name] if begin <= at <= end) / 100
-    forecast = said.get("forecast-utilization")
+    forecast = forecasts.of(pod, product)
     return Recounted(
-        group=(said.get("architecture", "unknown"), "given" if given else "summary", products[pod["spec"]["nodeName"]]),
+        group=(said.get("architecture", "unknown"), "given" if given else "summary", product),
         ending="oom" if died else status["phase"].lower(),
         median_bytes=quantity(said["forecast-memory"]),
         promised_bytes=promised,
         # What died needed more than it had, whatever was seen of it.
         peak_bytes=max(promised, round(peak) * MIB) if died else round(peak) * MIB,
-        utilization=None if forecast is None else float(forecast) - used,
+        utilization=None if forecast is None else forecast - used,
     )
 
 
@@ -104,9 +119,7 @@ def check_metrics(world: World, runs: Sequence[Recounted]) -> None:
         assert shown.value("vramcast_ooms_total", group) == len(mine) - len(lived)
         _check_histogram(shown, "vramcast_forecast_error_ratio", group, [run.error for run in lived])
         _check_histogram(shown, "vramcast_over_reservation_ratio", group, [run.over_reservation for run in lived])
-        busy = [run.utilization for run in mine if run.utilization is not None]
-        assert shown.value("vramcast_utilization_error_ratio_count", group) == len(busy)
-        _check_close(shown.value("vramcast_utilization_error_ratio_sum", group), sum(busy), 0.01 * len(mine))
+        _check_utilization(shown, group, [run.utilization for run in mine if run.utilization is not None])
         assert shown.value("vramcast_coverage_outcomes", group) == len(mine)
         _check_close(shown.value("vramcast_coverage_ratio", group), fmean(run.kept for run in mine), 1e-9)
         bias = math.exp(fmean(math.log(run.error) for run in mine))
@@ -118,6 +131,15 @@ def _check_histogram(shown: Shown, name: str, group: Group, values: Sequence[flo
     _check_close(shown.value(f"{name}_sum", group), sum(values), 1e-6 * max(1.0, sum(values)))
     buckets = shown.buckets(name, group)
     assert buckets == {le: sum(value <= float(le) for value in values) for le in buckets}
+
+
+def _check_utilization(shown: Shown, group: Group, values: Sequence[float]) -> None:
+    """Where buckets reach below zero, the format has neither sum nor count."""
+    buckets = shown.buckets("vramcast_utilization_error_ratio", group)
+    assert buckets["+Inf"] == len(values)
+    for le, count in buckets.items():
+        least, most = (sum(value <= float(le) + rounding for value in values) for rounding in (-1e-6, 1e-6))
+        assert least <= count <= most, f"{count} up to {le}, recounted {least} to {most}"
 
 
 def _check_close(shown: float, recounted: float, tolerance: float) -> None:
@@ -138,8 +160,9 @@ class Shown:
         return Counter({labels["ending"]: int(value) for labels, value in found if value})
 
     def value(self, name: str, group: Group) -> float:
-        ((_, value),) = self._of(name, group)
-        return value
+        found = [value for _, value in self._of(name, group)]
+        assert len(found) == 1, f"{name} of {group}: {found}"
+        return found[0]
 
     def buckets(self, name: str, group: Group) -> dict[str, float]:
         return {labels["le"]: value for labels, value in self._of(f"{name}_bucket", group)}

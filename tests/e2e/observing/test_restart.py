@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
-from tests.controlplane import eventually
+from tests.controlplane import ApiError, eventually
 from tests.controlplane.objects import A100_40GB
 from tests.e2e.observing.conftest import Begin
 from tests.e2e.observing.recount import check_metrics, recount
@@ -30,23 +31,33 @@ def runs(prefix: str, needs_mib: Sequence[int]) -> list[Run]:
     return [Run(f"{prefix}-{number}", TASK, need, A100) for number, need in enumerate(needs_mib)]
 
 
+def ask(world: World) -> dict[str, Any]:
+    """What the next of them would be promised."""
+    return world.forecast(Run("ask", TASK, 0, A100).manifest(), A100)
+
+
 def lasting(world: World) -> list[str]:
     return [line for line in world.metrics_text().splitlines() if LASTING.match(line)]
 
 
 def kept_outcomes(world: World) -> int:
     """By the ConfigMap, which an administrator can read as well."""
-    kept = world.api.get(MEMORY_PATH)["data"]
+    try:
+        kept = world.api.get(MEMORY_PATH)["data"]
+    except ApiError as error:
+        if error.status != 404:
+            raise
+        return 0
     return len(json.loads(kept["accuracy.json"])["counted"])
 
 
 def test_a_killed_service_goes_on_where_it_was_and_counts_nobody_twice(begin: Begin) -> None:
     world = begin(NODES)
-    fresh = world.forecast(runs("ask", [0])[0])
+    fresh = ask(world)
     # Half as much again as forecast: there is something to learn.
     need_mib = round(fresh["median_bytes"] * 1.5) >> 20
     world.run_to_the_end(runs("first", [need_mib + 10 * number for number in range(12)]))
-    learned = world.forecast(runs("ask", [0])[0])
+    learned = ask(world)
     assert learned["bound_bytes"] > 1.02 * fresh["bound_bytes"]
     eventually(lambda: kept_outcomes(world) == 12, PATIENCE_SECONDS, "the outcomes to be kept")
 
@@ -66,12 +77,12 @@ def test_a_killed_service_goes_on_where_it_was_and_counts_nobody_twice(begin: Be
 
     # Once more, with nothing in between: to the last digit.
     eventually(lambda: kept_outcomes(world) == 16, PATIENCE_SECONDS, "the outcomes to be kept")
-    before, bound = lasting(world), world.forecast(runs("ask", [0])[0])["bound_bytes"]
+    before, bound = lasting(world), ask(world)["bound_bytes"]
     world.service.kill()
     world.service.start()
     world.await_looks(4)
     assert lasting(world) == before
-    assert world.forecast(runs("ask", [0])[0])["bound_bytes"] == bound
+    assert ask(world)["bound_bytes"] == bound
 
 
 def test_what_could_not_be_kept_before_the_end_is_counted_again_from_history(begin: Begin) -> None:

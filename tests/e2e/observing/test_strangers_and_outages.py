@@ -44,22 +44,20 @@ def test_a_stranger_keeps_pods_off_its_gpu_from_the_next_look_on(begin: Begin) -
     assert [gpu["strangers_mib"] for gpu in world.gpus("a")] == [STRANGER_MIB, 0]
     assert [gpu["room_mib"] for gpu in world.gpus("a")] == [free - STRANGER_MIB, free]
 
-    # Without it, GPU 0 would hold all three.
-    runs = [given("large", "35Gi"), given("beside-it", "25Gi"), given("too-much", "25Gi")]
-    world.begin(runs[:1])
-    assert gpu_of(world, runs[0]) == "1"
-    world.begin(runs[1:2])
-    assert gpu_of(world, runs[1]) == "0"
-    world.api.create_pod(runs[2].manifest())
+    # Without it, both would have gone to GPU 0 first.
+    large, kept_off = given("large", "35Gi"), given("kept-off", "32Gi")
+    world.begin([large])
+    assert gpu_of(world, large) == "1"
+    world.api.create_pod(kept_off.manifest())
 
     def told() -> list[str]:
-        return [e["message"] for e in world.api.events(about="too-much") if "outside of Kubernetes" in e["message"]]
+        return [e["message"] for e in world.api.events(about="kept-off") if "outside of Kubernetes" in e["message"]]
 
     assert eventually(told, PATIENCE_SECONDS, "the pod to be told of processes outside of Kubernetes")
     assert world.service.metric("vramcast_strangers_bytes") == STRANGER_MIB << 20
     world.exporter.strangers_mib.clear()
-    world.end(runs[:1])
-    eventually(lambda: "too-much" in world.running(), PATIENCE_SECONDS, "room when the stranger is gone")
+    eventually(lambda: "kept-off" in world.running(), PATIENCE_SECONDS, "room once the stranger is gone")
+    assert gpu_of(world, kept_off) == "0"
 
 
 def scaled(rules: Any) -> Any:
@@ -95,11 +93,13 @@ def test_prometheus_away_for_ten_minutes(begin: Begin, monitor: Any) -> None:
     world = begin(NODES, telemetry_stale_seconds="3", telemetry_timeout_seconds="2")
     watcher = monitor(world)
     free = world.gpus("a")[0]["room_mib"]
-    world.exporter.strangers_mib["a", 1] = STRANGER_MIB
     before = [given("before-0", "20Gi", 15_000), given("before-1", "10Gi", 9_000)]
     world.run_to_the_end([given("counted", "5Gi")])
     world.begin(before)
+    assert {gpu_of(world, run) for run in before} == {"0"}
+    world.exporter.strangers_mib["a", 1] = STRANGER_MIB
     world.await_peaks(before)
+    eventually(lambda: world.gpus("a")[1]["strangers_mib"] == STRANGER_MIB, PATIENCE_SECONDS, "the stranger")
     assert watcher.firing() == set()
 
     world.prometheus.stop()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -77,22 +78,20 @@ class World:
     def await_peaks(self, runs: Sequence[Run]) -> int:
         """Since when, in whole seconds as Kubernetes counts."""
 
-        def seen() -> int:
+        def seen_by_now() -> int:
             moment = int(time.time())
-            peaks = self.peaks_mib(until=moment)
-            unseen = [run.name for run in runs if peaks.get(run.name) != run.need_mib]
+            seen = self.seen_mib(until=moment)
+            unseen = [run.name for run in runs if run.need_mib not in seen[run.name]]
             assert not unseen, f"{len(unseen)} of {len(runs)} pods not seen at their peak: {unseen[:3]}"
             return moment
 
-        return eventually(seen, PATIENCE_SECONDS, "Prometheus to see every pod at its peak", 0.2)
+        return eventually(seen_by_now, PATIENCE_SECONDS, "Prometheus to see every pod at its peak", 0.2)
 
-    def peaks_mib(self, until: float) -> dict[str, float]:
-        """By pod, of the last minutes."""
-        found: dict[str, float] = {}
+    def seen_mib(self, until: float) -> dict[str, set[float]]:
+        """By pod, every value of the last minutes."""
+        found: dict[str, set[float]] = defaultdict(set)
         for labels, samples in self.prometheus.samples(f'{FB_USED}{{{self.pod_label}!=""}}', "5m"):
-            values = [value for at, value in samples if at <= until]
-            name = labels[self.pod_label]
-            found[name] = max([found.get(name, 0.0), *values])
+            found[labels[self.pod_label]].update(value for at, value in samples if at <= until)
         return found
 
     def finish(self, run: Run, moment: int) -> Json:
@@ -124,9 +123,9 @@ class World:
 
     # ------------------------------------------------------------------ what the service says
 
-    def forecast(self, run: Run) -> Json:
-        """On the product that it is meant for."""
-        answer = httpx.post(f"{self.service.url}/forecast?gpu={run.product}", json=run.manifest(), timeout=30.0)
+    def forecast(self, manifest: Json, product: str) -> Json:
+        """What the service says now of such a pod."""
+        answer = httpx.post(f"{self.service.url}/forecast?gpu={product}", json=manifest, timeout=30.0)
         (found,) = answer.raise_for_status().json()["forecasts"]
         assert isinstance(found, dict)
         return found
