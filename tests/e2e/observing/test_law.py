@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 import subprocess
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -24,7 +25,9 @@ from tests.e2e.observing.world import PATIENCE_SECONDS, Run, World, written
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
-DASHBOARD = Path(__file__).parents[3] / "helm/vramcast/files/dashboard.json"
+TOP = Path(__file__).parents[3]
+DASHBOARD = TOP / "helm/vramcast/files/dashboard.json"
+ARTIFACT = TOP / "model_artifacts"
 MIB = 1 << 20
 WAVES, WAVE = 5, 20  # of each family
 LEARNED = 60  # outcomes after which a family must be learned
@@ -121,6 +124,15 @@ def make_mistakes(world: World) -> None:
     world.api.create_pod(Run("too-large", {"gpu-memory": "900Gi"}, 0, T4.product).manifest())
 
 
+def new_candidate(directory: Path) -> Path:
+    """The model in office under another name: as good, and in its shadow all the time."""
+    manifest = json.loads((ARTIFACT / "manifest.json").read_text()) | {"version": "candidate"}
+    directory.mkdir()
+    (directory / "manifest.json").write_text(json.dumps(manifest))
+    shutil.copy(ARTIFACT / "model.onnx", directory)
+    return directory
+
+
 def queries() -> Iterator[tuple[str, str]]:
     dashboard: dict[str, Any] = json.loads(DASHBOARD.read_text())
     for panel in dashboard["panels"]:
@@ -153,9 +165,9 @@ def check_promises(world: World, all_drawn: Sequence[Drawn]) -> None:
 
 
 def test_after_60_outcomes_promises_are_kept_again_and_all_that_is_shown_is_true(
-    begin: Begin, plane: ControlPlane
+    begin: Begin, plane: ControlPlane, tmp_path: Path
 ) -> None:
-    world = begin(NODES)
+    world = begin(NODES, candidate_artifact=str(new_candidate(tmp_path / "candidate")))
     families = {family: draw(world, family) for family in FAMILIES}
     world.run_to_the_end(other_runs())
     make_mistakes(world)
