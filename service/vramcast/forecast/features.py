@@ -74,10 +74,12 @@ def describe(network: Description | None, task: Task, product: Product) -> Featu
     layered = prior.layered
     if network is None or layered is None:
         facts = _common(task, product, prior, Regime.SUMMARY, task.parameters or 0) | _summary_facts(task, prior)
+        facts |= _optimizer_facts(_reference_optimizer(task, None))
         tokens, kinds = np.zeros((TOKENS, TOKEN_WIDTH), np.float32), np.zeros(TOKENS, np.int64)
         return Features(_vector(facts), tokens, kinds, prior, Regime.SUMMARY, unfamiliar)
     regime = _regime(prior, layered)
     facts = _common(task, product, prior, regime, network.parameters) | _network_facts(network, task, prior, layered)
+    facts |= _optimizer_facts(_reference_optimizer(task, network))
     tokens, kinds = make_tokens(layered, task.batch_size * held_share(task), prior.total_bytes)
     return Features(_vector(facts), tokens, kinds, prior, regime, unfamiliar)
 
@@ -107,8 +109,6 @@ def _common(task: Task, product: Product, prior: Prior, regime: Regime, paramete
         "log_batch": math.log2(task.batch_size),
         "log_parameters": math.log(4.0 * parameters + 1),
         "parameters_share": weight_bytes(task) * parameters / prior.total_bytes,
-        "states": float(optimizer_states(task.optimizer)),
-        "plain_sgd": float(task.optimizer is Optimizer.SGD),
         "gpu_memory": math.log(spec.memory_mib),
         "gpu_sms": math.log(spec.sms),
         "gpu_bandwidth": math.log(spec.bandwidth_gb_per_second),
@@ -117,6 +117,22 @@ def _common(task: Task, product: Product, prior: Prior, regime: Regime, paramete
         "epoch_rest": (4096 % task.batch_size) / task.batch_size,
     }
     return facts
+
+
+def _optimizer_facts(optimizer: Optimizer) -> dict[str, float]:
+    return {"states": float(optimizer_states(optimizer)), "plain_sgd": float(optimizer is Optimizer.SGD)}
+
+
+def _reference_optimizer(task: Task, network: Description | None) -> Optimizer:
+    """What the learned part is told of, which is not what the run has: that is in the prior.
+
+    Each kind of net was measured with one optimizer, which so came to stand for the kind: told of Adam, a ResNet would
+    be taken for a made-up net. Only language models were measured with several.
+    """
+    if network is not None and network.sequence_length:
+        return task.optimizer
+    made_up = network.replayable if network else task.architecture == Architecture.MLP
+    return Optimizer.ADAM if made_up else Optimizer.SGD_MOMENTUM
 
 
 def _summary_facts(task: Task, prior: Prior) -> dict[str, float]:
