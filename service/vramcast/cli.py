@@ -194,6 +194,29 @@ def profile(
 
 
 @app.command()
+def catalog(
+    search: Annotated[str, typer.Argument(metavar="[SEARCH]", help="Words of the name.")] = "",
+    build: Annotated[
+        Path | None, typer.Option(metavar="OUT", help="Trace the models into a new catalog (extra: catalog).")
+    ] = None,
+    shard: Annotated[str, typer.Option(metavar="I/N", help="With --build: one of N that share the work.")] = "1/1",
+    output: Annotated[str, typer.Option("--output", "-o", help="table or json")] = "table",
+) -> None:
+    """List the models that a pod may name.
+
+    [dim]vramcast catalog[/dim]
+    [dim]vramcast catalog "hf/ qwen2.5"[/dim]
+    [dim]vramcast catalog --build model_artifacts/catalog.bin[/dim]
+    """
+    from vramcast.catalog_command import run_build, run_catalog  # noqa: PLC0415
+
+    if build is not None:
+        run_build(build, search, shard)
+    else:
+        run_catalog(search, output)
+
+
+@app.command()
 def version() -> None:
     """Print the version."""
     sys.stdout.write(f"{__version__}\n")

@@ -27,6 +27,7 @@ from vramcast.forecast.summary import Summary, summarize
 from vramcast.profile.arguments import Asked
 from vramcast.profile.inputs import Inputs
 from vramcast.profile.loading import load_builder, load_callable
+from vramcast.profile.measuring import measure, need_gpu
 from vramcast.profile.profiling import Traced, Untraceable, family, profile_network
 from vramcast.profile.tracing import leaves
 
@@ -58,13 +59,20 @@ def run_profile(asked: Asked, output: str, forecaster: Forecaster) -> None:
 
 
 def profile_target(asked: Asked, forecaster: Forecaster) -> Profiled:
+    if asked.measure is not None:
+        need_gpu()
     inputs = parse_inputs(asked)
     build = load_builder(asked.target, asked.args)
     try:
         traced = profile_network(build, inputs, asked.target)
     except Untraceable as error:
         return _untraced(error, asked)
-    return _profiled(traced, asked, forecaster)
+    done = _profiled(traced, asked, forecaster)
+    if asked.measure is not None:
+        task = parse_task(done.annotations)
+        assert task is not None  # noqa: S101 - there are annotations
+        measure(build, inputs, task, traced.profile, asked.measure)
+    return done
 
 
 def _profiled(traced: Traced, asked: Asked, forecaster: Forecaster) -> Profiled:

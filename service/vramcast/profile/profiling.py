@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -24,7 +25,7 @@ _MORE_SAMPLES = 3
 _MAX_REAL_PARAMETERS = 1_000_000_000
 # The share of the weights under modules of attention, from which on a network is a transformer.
 _ATTENTION_SHARE = 0.15
-_ATTENTION_NAMES = ("attention", "attn", "mhsa", "gpsa")
+_ATTENTION_NAMES = ("attention", "attn", "mhsa", "gpsa", "xca")
 _RECURRENT = (nn.RNNBase, nn.RNNCellBase)
 
 
@@ -70,7 +71,7 @@ def _on_cpu(build: Build, inputs: Inputs, error: Exception) -> tuple[nn.Module, 
         raise Untraceable(f"{_short(error)} (and it is too large to run on the CPU)", model) from error
     try:
         model = _built(build, "cpu")
-        return model, trace(model, make_call(inputs, SAMPLES, "cpu"), SAMPLES)
+        return model, _traced_on_cpu(model, inputs)
     except InvalidInput:
         raise
     except Exception as again:
@@ -81,6 +82,14 @@ def _on_cpu(build: Build, inputs: Inputs, error: Exception) -> tuple[nn.Module, 
             "without the batch (--input 3x224x224), the tokens (--sequence-length 512), or a callable that makes "
             "a batch (--inputs my_module:make_batch)"
         ) from again
+
+
+def _traced_on_cpu(model: nn.Module, inputs: Inputs) -> Trace:
+    """With one sample, for real numbers cost seconds; batch norms may ask for a second one."""
+    try:
+        return trace(model, make_call(inputs, 1, "cpu"), 1)
+    except ValueError:
+        return trace(model, make_call(inputs, SAMPLES, "cpu"), SAMPLES)
 
 
 def _sized(build: Build) -> nn.Module:
@@ -101,7 +110,7 @@ def _short(error: Exception) -> str:
 
 
 def _built(build: Build, device: str) -> nn.Module:
-    with quiet(), torch.device(device):
+    with quiet(), without_weights(), torch.device(device):
         model = build()
     return model.to(device).train()
 
@@ -112,6 +121,26 @@ def quiet() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
+
+
+@contextmanager
+def without_weights() -> Iterator[None]:
+    """Code that loads trained weights builds the same network without them: sizes do not hang on them."""
+    patched: list[tuple[Any, str, Any]] = [
+        (nn.Module, "load_state_dict", lambda *_args, **_named: None),
+        (torch.hub, "load_state_dict_from_url", lambda *_args, **_named: {}),
+    ]
+    torchvision = sys.modules.get("torchvision.models._api")
+    if torchvision is not None:
+        patched.append((torchvision.WeightsEnum, "get_state_dict", lambda *_args, **_named: {}))
+    originals = [(holder, name, getattr(holder, name)) for holder, name, _ in patched]
+    try:
+        for holder, name, stand_in in patched:
+            setattr(holder, name, stand_in)
+        yield
+    finally:
+        for holder, name, original in originals:
+            setattr(holder, name, original)
 
 
 def make_profile(model: nn.Module, seen: Trace, inputs: Inputs, name: str) -> dict[str, Any]:
@@ -150,7 +179,7 @@ def family(model: nn.Module) -> str:
     if any(isinstance(module, _RECURRENT) for module in model.modules()):
         return "rnn"
     total = sum(weight.numel() for weight in model.parameters()) or 1
-    attending = sum(weight.numel() for module in _attention_modules(model) for weight in module.parameters())
+    attending = sum(weight.numel() for module in attention_modules(model) for weight in module.parameters())
     if attending > _ATTENTION_SHARE * total and _linear_weights(model) > 0.5 * total:
         return "transformer"
     if any("Conv" in type(module).__name__ for module in leaves(model)):
@@ -158,7 +187,7 @@ def family(model: nn.Module) -> str:
     return "transformer" if attending else "mlp"
 
 
-def _attention_modules(model: nn.Module) -> Iterator[nn.Module]:
+def attention_modules(model: nn.Module) -> Iterator[nn.Module]:
     """The outermost ones: one inside another counts once."""
     inside: set[nn.Module] = set()
     for module in model.modules():
