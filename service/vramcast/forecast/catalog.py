@@ -122,7 +122,7 @@ class Catalog:
             meant = f"did you mean {', '.join(near)}?" if near else f"names start with {'/, '.join(SOURCES)}/"
             raise InvalidTask([
                 FieldError(f"{PREFIX}model", name, f"no model of the catalog has this name; {meant} `vramcast catalog` "
-                           f"lists all {len(self)}; or describe your own with `vramcast profile`")
+                           f"lists all {len(self)}; or run `vramcast profile` on your own, or give {PREFIX}gpu-memory")
             ])  # fmt: skip
         return line
 

@@ -97,8 +97,13 @@ def make_entry(source: Source) -> dict[str, Any]:
 
 
 def _make(source: Source, size: int, device: str) -> nn.Module:
-    with quiet(), torch.device(device):
-        return source.make(size).to(device).train()
+    with quiet():
+        try:
+            with torch.device(device):
+                return source.make(size).to(device).train()
+        except (NotImplementedError, RuntimeError):
+            # Some compute their widths with tensors, which need values.
+            return source.make(size).to(device).train()
 
 
 def _trace(model: nn.Module, source: Source, size: int, device: str) -> Trace:

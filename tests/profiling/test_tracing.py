@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tests.profile.nets import TEN, Branching, OnGpuAlone, Pairs, hundred_blocks, make_pairs
+from tests.profiling.nets import TEN, Branching, OnGpuAlone, Pairs, make_pairs, thousand_layers
 from vramcast.core.errors import InvalidInput
 from vramcast.forecast.description import parse_profile
 from vramcast.forecast.profiles import decode_profile, encode_profile
@@ -79,7 +79,7 @@ def test_what_does_not_grow_with_the_batch_is_told_apart() -> None:
 
 
 def test_a_thousand_layers_fit_into_a_few_kib() -> None:
-    profile = profile_network(hundred_blocks, Inputs(shapes=((64,),)), "deep").profile
+    profile = profile_network(thousand_layers, Inputs(shapes=((64,),)), "deep").profile
     assert len(profile["layers"]) == 1000
     assert len(encode_profile(profile)) < 4096
 

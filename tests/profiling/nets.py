@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import timm
@@ -19,7 +20,9 @@ TOKENS = Inputs(sequence_length=32)
 
 
 def perceptron() -> nn.Module:
-    return nn.Sequential(nn.Linear(64, 256), nn.GELU(), nn.Dropout(0.1), nn.Linear(256, 256), nn.Tanh(), nn.Linear(256, 10))
+    return nn.Sequential(
+        nn.Linear(64, 256), nn.GELU(), nn.Dropout(0.1), nn.Linear(256, 256), nn.Tanh(), nn.Linear(256, 10)
+    )
 
 
 class Attending(nn.Module):
@@ -60,13 +63,10 @@ class OnGpuAlone(nn.Module):
         raise NotImplementedError("this kernel needs a GPU")
 
 
-def hundred_blocks(depth: int = 250) -> nn.Module:
+def thousand_layers(depth: int = 250) -> nn.Module:
     """A thousand layers, no two neighbours of one width."""
     widths = [64 + 8 * (index % 3) for index in range(depth + 1)]
-    blocks = [
-        nn.Sequential(nn.Linear(a, b), nn.LayerNorm(b), nn.GELU(), nn.Dropout(0.1))
-        for a, b in zip(widths, widths[1:], strict=False)
-    ]
+    blocks = [nn.Sequential(nn.Linear(a, b), nn.LayerNorm(b), nn.GELU(), nn.Dropout(0.1)) for a, b in pairwise(widths)]
     return nn.Sequential(*blocks)
 
 
