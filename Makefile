@@ -45,11 +45,11 @@ controlplane: .venv/dev.stamp
 	@$(BIN)/python -m tests.controlplane build
 
 test: lint controlplane $(TRAIN)/ready ## everything: linters, units, training, and end to end on a real control plane
-	@$(BIN)/python -m pytest --ignore=tests/train
-	@PYTHONPATH=service $(TRAIN)/bin/python -m pytest tests/train
+	@$(BIN)/python -m pytest --ignore=tests/train --ignore=tests/profiling
+	@PYTHONPATH=service $(TRAIN)/bin/python -m pytest tests/train tests/profiling
 
 test-fast: .venv/dev.stamp ## the unit tests alone: seconds
-	@$(BIN)/python -m pytest -m "not e2e" --ignore=tests/train
+	@$(BIN)/python -m pytest -m "not e2e" --ignore=tests/train --ignore=tests/profiling
 
 lint: .venv/dev.stamp ## ruff, mypy --strict, import layers
 	@$(BIN)/ruff check .

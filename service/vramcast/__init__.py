@@ -1,3 +1,16 @@
-"""vramcast: GPU scheduling that knows what a training job needs before it runs."""
+"""vramcast: GPU scheduling that knows what a training job needs before it runs.
+
+In a notebook: `vramcast.forecast(model, (3, 224, 224), batch_size=64, optimizer="adamw")`.
+"""
+
+from importlib import import_module
+from typing import Any
 
 __version__ = "0.1.0"
+
+
+def __getattr__(name: str) -> Any:
+    # `forecast` is a package and can be called (see there); it is loaded when somebody asks for it.
+    if name == "forecast":
+        return import_module("vramcast.forecast")
+    raise AttributeError(f"module 'vramcast' has no attribute {name!r}")

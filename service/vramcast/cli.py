@@ -301,6 +301,71 @@ def list_annotations(
     run_annotations(output)
 
 
+@app.command(rich_help_panel=DESCRIBE)
+def profile(
+    target: Annotated[str, typer.Argument(metavar="MODULE:CALLABLE", help="Builds the network; or a config.json.")],
+    shapes: Annotated[
+        list[str] | None, typer.Option("--input", metavar="3x224x224", help="One sample without the batch; repeatable.")
+    ] = None,
+    sequence_length: Annotated[int | None, typer.Option(min=1, help="Tokens in one sample.")] = None,
+    inputs: Annotated[
+        str | None, typer.Option(metavar="MODULE:CALLABLE", help="Makes the inputs of a batch of n samples.")
+    ] = None,
+    args: Annotated[str | None, typer.Option(metavar="JSON", help="Arguments of the callable.")] = None,
+    batch_size: Annotated[int | None, typer.Option(min=1, help="Of the run, on each GPU.")] = None,
+    optimizer: Annotated[str | None, typer.Option(help="Of the run.")] = None,
+    precision: Annotated[str | None, typer.Option(help="Of the run.")] = None,
+    more: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Any other annotation; repeatable.")
+    ] = None,
+    gpu: Annotated[str | None, typer.Option(metavar="PRODUCT", help="Forecast for one product alone.")] = None,
+    measure: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Run real steps on this GPU and append the record to DIR.")
+    ] = None,
+    output: Annotated[str, typer.Option("--output", "-o", help="table or json")] = "table",
+    artifact: Annotated[str, typer.Option(help="builtin, a directory, or physics")] = "builtin",
+    risk: Annotated[float, typer.Option(min=0.0001, max=0.5, help="Where none is set.")] = 0.05,
+) -> None:
+    """Trace your own network without weights or GPU, and print the annotations of its pod.
+
+    [dim]vramcast profile my_project.models:build_model --input 3x224x224 --batch-size 64[/dim]
+    [dim]vramcast profile transformers:GPT2Config --sequence-length 1024 --optimizer adamw[/dim]
+    [dim]vramcast profile torchvision.models:resnet18 --args '{"num_classes": 10}' --input 3x32x32[/dim]
+    """
+    from vramcast.forecast.model import choose_forecaster  # noqa: PLC0415
+    from vramcast.profile.arguments import Asked, need_torch, run_settings  # noqa: PLC0415
+
+    need_torch()
+    from vramcast.profile.commands import run_profile  # noqa: PLC0415  # torch is an extra
+
+    settings = run_settings({"batch-size": batch_size, "optimizer": optimizer, "precision": precision}, more or [])
+    asked = Asked(target, tuple(shapes or ()), sequence_length, inputs, args, settings, gpu, measure)
+    run_profile(asked, output, choose_forecaster(artifact, risk, physics_if_unusable=False))
+
+
+@app.command(rich_help_panel=DESCRIBE)
+def catalog(
+    search: Annotated[str, typer.Argument(metavar="[SEARCH]", help="Words of the name.")] = "",
+    build: Annotated[
+        Path | None, typer.Option(metavar="OUT", help="Trace the models into a new catalog (extra: catalog).")
+    ] = None,
+    shard: Annotated[str, typer.Option(metavar="I/N", help="With --build: one of N that share the work.")] = "1/1",
+    output: Annotated[str, typer.Option("--output", "-o", help="table or json")] = "table",
+) -> None:
+    """List the models that a pod may name.
+
+    [dim]vramcast catalog[/dim]
+    [dim]vramcast catalog "hf/ qwen2.5"[/dim]
+    [dim]vramcast catalog --build model_artifacts/catalog.bin[/dim]
+    """
+    from vramcast.commands.catalog import run_build, run_catalog  # noqa: PLC0415
+
+    if build is not None:
+        run_build(build, search, shard)
+    else:
+        run_catalog(search, output)
+
+
 @app.command(rich_help_panel=RUN)
 def version() -> None:
     """Print the version."""

@@ -144,10 +144,10 @@ def test_policy_reject_also_turns_away_gpu_pods_that_say_nothing() -> None:
         ({"nvidia.com/gpu": "1"}, {"share": "true", "gpu-memory": "4Gi"}),
         ({}, {"gpu-memory": "4Gi"}),
         ({"nvidia.com/gpu": "2"}, {"gpu-memory": "4Gi", "gpus": "1"}),
-        ({"nvidia.com/gpu": "1"}, {"model": "timm/resnet50"}),
+        ({"nvidia.com/gpu": "1"}, {"model": "timm/resnet5000"}),
         ({"nvidia.com/gpu": "1"}, {"gpu-memory": "x" * 1_000_000}),
     ],
-    ids=["shares and takes a device", "no GPU at all", "two counts", "not in this version", "a megabyte"],
+    ids=["shares and takes a device", "no GPU at all", "two counts", "not in the catalog", "a megabyte"],
 )
 def test_contradictions_are_told_on_the_pod(
     client: Client, limits: dict[str, str], annotations: dict[str, str]

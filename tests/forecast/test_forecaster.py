@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 
+from vramcast import __version__
 from vramcast.core.errors import InvalidTask
 from vramcast.core.forecast import Source
 from vramcast.core.names import Product
@@ -27,9 +28,9 @@ def test_the_pods_own_risk_wins_over_the_default() -> None:
 
 @pytest.mark.parametrize(
     ("task", "key"),
-    [(Task(Level.NAME, model="timm/resnet50"), "model"), (Task(Level.PROFILE, profile="v1:abc"), "profile")],
+    [(Task(Level.NAME, model="timm/resnet5000"), "model"), (Task(Level.PROFILE, profile="v1:abc"), "profile")],
 )
-def test_a_level_that_is_not_forecast_yet_says_what_is(task: Task, key: str) -> None:
+def test_a_description_that_says_nothing_here_says_what_would(task: Task, key: str) -> None:
     with pytest.raises(InvalidTask) as caught:
         PhysicsForecaster(0.05).forecast(task, A100)
     assert caught.value.errors[0].field == f"vramcast.dev/{key}"
@@ -39,3 +40,11 @@ def test_a_level_that_is_not_forecast_yet_says_what_is(task: Task, key: str) -> 
 def test_the_same_question_gets_the_same_answer_from_memory() -> None:
     forecaster = PhysicsForecaster(0.05)
     assert forecaster.forecast(SUMMARY, A100) is forecaster.forecast(SUMMARY, A100)
+
+
+def test_a_profile_of_a_newer_version_says_to_upgrade_or_to_profile_again() -> None:
+    with pytest.raises(InvalidTask) as caught:
+        PhysicsForecaster(0.05).forecast(Task(Level.PROFILE, profile="v2:eNqrVgo"), A100)
+    message = str(caught.value)
+    assert "written by a newer vramcast (v2;" in message
+    assert f"upgrade the service, or run `vramcast profile` of version {__version__} again" in message

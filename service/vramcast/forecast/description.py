@@ -56,6 +56,9 @@ _KEEPS_INPUT = frozenset({
     "GELU", "SiLU", "Mish", "Softplus", "ELU", "SELU", "LeakyReLU", "PReLU", "Hardswish", "GELUTanh", "QuickGELU",
     "GammaAct", "NewGELUActivation",
 })  # fmt: skip
+# A profile of a network has thousands at most; more is a damaged or a hostile one.
+MAX_LAYERS = 100_000
+_LONGEST_BLOCK = 64
 _VIEWS = frozenset({"Identity", "Flatten", "Permute"})
 
 
@@ -93,6 +96,7 @@ class Description:
     buffers: int = 0
     saved_bytes_per_sample: int | None = None
     largest_saved_bytes_per_sample: int | None = None
+    fused_attention_bytes_per_sample: int | None = None  # of the saved bytes, where a trace has told them apart
     sequence_length: int | None = None
     replayable: bool = False
 
@@ -134,9 +138,12 @@ def _convolution(groups: int, channels_in: int, kernel: int) -> OpKind:
 
 
 def parse_profile(profile: Mapping[str, Any]) -> Description:
-    """A profile as JSON: `layers` of six fields (a plain chain) or nine (traced leaf modules with shapes)."""
+    """A profile as JSON: `layers` of six fields (a plain chain) or nine (traced leaf modules with shapes).
+
+    `[count, [layer, ...]]` among them is a block that comes so many times in a row.
+    """
     try:
-        layers = profile["layers"]
+        layers = unfold_layers(profile["layers"])
         traced = bool(layers) and len(layers[0]) >= 9
         ops = _traced(layers) if traced else _chain(layers, math.prod(profile["input_shape"]))
         return Description(
@@ -147,11 +154,55 @@ def parse_profile(profile: Mapping[str, Any]) -> Description:
             buffers=int(profile.get("buffers") or 0),
             saved_bytes_per_sample=profile.get("saved_bytes_per_sample"),
             largest_saved_bytes_per_sample=profile.get("largest_saved_bytes_per_sample"),
+            fused_attention_bytes_per_sample=profile.get("fused_attention_bytes_per_sample"),
             sequence_length=profile.get("sequence_length"),
             replayable=not traced,
         )
     except (KeyError, TypeError, ValueError, IndexError) as error:
         raise InvalidInput(f"profile {profile.get('id', '')!r} is not one: {error!r}") from error
+
+
+def unfold_layers(layers: Sequence[Sequence[Any]]) -> list[Sequence[Any]]:
+    """With every block as many times as it comes."""
+    unfolded: list[Sequence[Any]] = []
+    for layer in layers:
+        if isinstance(layer[0], int):
+            count, block = layer
+            if count * len(block) > MAX_LAYERS:
+                raise ValueError(f"a block of {len(block)} layers comes {count} times")
+            unfolded.extend(list(block) * count)
+        else:
+            unfolded.append(layer)
+        if len(unfolded) > MAX_LAYERS:
+            raise ValueError(f"more than {MAX_LAYERS} layers")
+    return unfolded
+
+
+def fold_layers(layers: Sequence[Sequence[Any]]) -> list[Sequence[Any]]:
+    """Neighbouring blocks that are equal as one block and a count: most deep networks are a few blocks, repeated."""
+    keys = [hash(repr(layer)) for layer in layers]
+    folded: list[Sequence[Any]] = []
+    at = 0
+    while at < len(layers):
+        size, count = _longest_repeat(keys, at)
+        if count > 1:
+            folded.append([count, list(layers[at : at + size])])
+        else:
+            folded.append(layers[at])
+        at += size * count
+    return folded
+
+
+def _longest_repeat(keys: Sequence[int], at: int) -> tuple[int, int]:
+    """(layers in the block, times that it comes) of the repeat from here that covers the most."""
+    best = (1, 1)
+    for size in range(1, min(_LONGEST_BLOCK, (len(keys) - at) // 2) + 1):
+        block, count = keys[at : at + size], 1
+        while keys[at + count * size : at + (count + 1) * size] == block:
+            count += 1
+        if count > 1 and size * count > best[0] * best[1]:
+            best = (size, count)
+    return best
 
 
 def _input_elements(profile: Mapping[str, Any]) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
+from dataclasses import replace
 
 from vramcast.core.errors import FieldError, InvalidTask
 from vramcast.core.forecast import Forecast, Part, Source
@@ -12,6 +13,7 @@ from vramcast.core.quantity import MIB
 from vramcast.core.task import Task
 from vramcast.core.vocabulary import PREFIX, Level
 from vramcast.forecast import physics
+from vramcast.forecast.catalog import Catalog, CatalogUnusable, builtin_catalog
 from vramcast.forecast.description import Description
 from vramcast.forecast.profiles import decode_profile
 from vramcast.forecast.thumb import bound_factor
@@ -45,7 +47,10 @@ class RememberingForecaster(ABC):
         risk = task.max_oom_risk if task.max_oom_risk is not None else self._default_risk
         if task.level is Level.GIVEN and task.gpu_memory_mib is not None:
             return _given(task.gpu_memory_mib * MIB, product, risk)
-        return self.forecast_network(described_network(task), task, product, risk)
+        network, assumed = described_network(task)
+        if assumed:
+            task = replace(task, assumptions=(*task.assumptions, *assumed))
+        return self.forecast_network(network, task, product, risk)
 
     @property
     @abstractmethod
@@ -92,17 +97,23 @@ def _from_prior(prior: physics.Prior, task: Task, product: Product, risk: float,
     )
 
 
-def described_network(task: Task) -> Description | None:
-    """The layers, where the description tells them; None for a summary."""
+def described_network(task: Task) -> tuple[Description | None, tuple[str, ...]]:
+    """The layers, where the description tells them (None for a summary), and what had to be assumed to know them."""
     if task.level is Level.PROFILE and task.profile is not None:
-        return decode_profile(task.profile)
-    if task.level is Level.SUMMARY:
-        return None
-    raise InvalidTask([
-        FieldError(f"{PREFIX}model", task.model or "",
-                   f"this version forecasts from {PREFIX}profile, or from {PREFIX}parameters, activations and "
-                   f"batch-size; or give {PREFIX}gpu-memory")
-    ])  # fmt: skip
+        return decode_profile(task.profile), ()
+    if task.level is Level.NAME and task.model is not None:
+        named = _catalog(task.model).describe(task.model, task.input_size, task.sequence_length)
+        return named.network, named.assumptions
+    return None, ()
+
+
+def _catalog(model: str) -> Catalog:
+    """Without one a name says nothing, and that is the pod's reason and nobody else's trouble."""
+    try:
+        return builtin_catalog()
+    except CatalogUnusable as error:
+        expected = f"names cannot be looked up ({error}): give {PREFIX}profile, a summary, or {PREFIX}gpu-memory"
+        raise InvalidTask([FieldError(f"{PREFIX}model", model, expected)]) from error
 
 
 def _given(size_bytes: int, product: Product, risk: float) -> Forecast:

@@ -87,7 +87,10 @@ def saved_bytes(network: Description, table: LayerTable) -> Saved:
     traced = network.saved_bytes_per_sample
     total = ruled if traced is None else max(traced - static_per_sample, 0.2 * traced)
     fused, unfused = (0.0, 0.0) if network.replayable else _attention_bytes(network.ops)
-    fused, unfused = _believable(fused, unfused, total, ruled)
+    if network.fused_attention_bytes_per_sample and not fused + unfused:
+        fused = min(float(network.fused_attention_bytes_per_sample), total)
+    else:
+        fused, unfused = _believable(fused, unfused, total, ruled)
     factor = total / max(ruled, 1.0)
     return Saved(by_rule * factor, total, fused, unfused, _TRACED_SAMPLES * static_per_sample, factor)
 

@@ -127,7 +127,8 @@ def told(words: dict[str, str], network: Description | None) -> tuple[Descriptio
     task = parse_task(annotations)
     if task is None:
         raise ValueError("task says nothing")
-    network = network or described_network(task)
+    if network is None:
+        network, _ = described_network(task)
     if network is None:
         return None, task
     family = network.family if network.family in set(Architecture) else None

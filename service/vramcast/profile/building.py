@@ -1,0 +1,231 @@
+"""The catalog, built: every source traced at its sizes, one file for each until all are there.
+
+A build that stopped goes on where it was, and several may share the work: what is there already is not done again.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from vramcast.forecast.catalog import write_catalog
+from vramcast.forecast.description import fold_layers, parse_profile
+from vramcast.forecast.scaling import find_growths
+from vramcast.forecast.summary import summarize
+from vramcast.profile.inputs import make_call
+from vramcast.profile.profiling import SAMPLES, attention_modules, make_profile, quiet
+from vramcast.profile.sources import Source
+from vramcast.profile.tracing import Trace, trace
+
+Say = Callable[[str], None]
+_FAILED = ".failed"
+
+
+def build_catalog(out: Path, sources: Sequence[Source], work: Iterator[Source], say: Say) -> int:
+    """Traces what `work` yields of `sources`, and writes the file once every source is there. How many are missing."""
+    parts = out.with_suffix(".parts")
+    parts.mkdir(parents=True, exist_ok=True)
+    with quick_shapes():
+        for source in work:
+            _build_part(parts, source, say)
+    missing = [source for source in sources if not _part(parts, source).exists() and not _failed(parts, source)]
+    if not missing:
+        write_catalog(out, {source.name: entry for source in sources if (entry := _read_part(parts, source))})
+    return len(missing)
+
+
+def _build_part(parts: Path, source: Source, say: Say) -> None:
+    path = _part(parts, source)
+    if path.exists() or _failed(parts, source):
+        return
+    try:
+        text = json.dumps(make_entry(source), separators=(",", ":"))
+    except Exception as error:
+        first = str(error).split("\n", maxsplit=1)[0]
+        say(f"{source.name} is left out: {type(error).__name__}: {first}")
+        path.with_suffix(_FAILED).write_text(f"{type(error).__name__}: {error}")
+        return
+    half = path.with_suffix(f".{os.getpid()}")
+    half.write_text(text)
+    half.replace(path)
+
+
+def _part(parts: Path, source: Source) -> Path:
+    return parts / f"{source.name.replace('/', '@')}~.json"
+
+
+def _failed(parts: Path, source: Source) -> bool:
+    return _part(parts, source).with_suffix(_FAILED).exists()
+
+
+def _read_part(parts: Path, source: Source) -> dict[str, Any] | None:
+    path = _part(parts, source)
+    return dict(json.loads(path.read_text())) if path.exists() else None
+
+
+def make_entry(source: Source) -> dict[str, Any]:
+    """The profile at the base size, totals at every size, and how each layer grows."""
+    device = "cpu" if source.real else "meta"
+    model = _make(source, source.base, device)
+    seen = _trace(model, source, source.base, device)
+    profile = make_profile(model, seen, source.inputs(source.base), source.name)
+    if source.tokens:
+        profile.pop("input_shape", None)
+    others = [] if _only_area_counts(model, source, seen) else _other_sizes(model, source, device)
+    totals = [_totals(seen, 1.0), *(_totals(other, _ratio(source, size)) for size, other in others)]
+    growths, places = _growths(source, seen, others)
+    layers = [[*layer, place] for layer, place in zip(seen.layers, places, strict=True)]
+    summary = summarize(parse_profile(profile))
+    del profile["saved_bytes_per_sample"], profile["largest_saved_bytes_per_sample"]
+    profile.pop("fused_attention_bytes_per_sample", None)
+    if not source.tokens:
+        profile.pop("sequence_length", None)
+    return profile | {
+        "layers": fold_layers(layers),
+        "growths": growths,
+        "totals": totals,
+        "summary": [summary.layers, summary.activations],
+    }
+
+
+def _make(source: Source, size: int, device: str) -> nn.Module:
+    with quiet():
+        try:
+            with torch.device(device):
+                return source.make(size).to(device).train()
+        except (NotImplementedError, RuntimeError):
+            # Some compute their widths with tensors, which need values.
+            return source.make(size).to(device).train()
+
+
+def _trace(model: nn.Module, source: Source, size: int, device: str) -> Trace:
+    torch.manual_seed(0)
+    # With real numbers a sample costs seconds.
+    samples = 1 if source.real else SAMPLES
+    return trace(model, make_call(source.inputs(size), samples, device), samples)
+
+
+def _only_area_counts(model: nn.Module, source: Source, seen: Trace) -> bool:
+    """A plain convolutional network at a size that halves evenly: everything in it grows with the area."""
+    if source.tokens or source.real or source.base % 32 or any(True for _ in attention_modules(model)):
+        return False
+    return all(_is_plain(layer[0], layer[7]) for layer in seen.layers)
+
+
+def _is_plain(kind: str, shape: Sequence[int]) -> bool:
+    pooled = len(shape) <= 1 or shape[1:] == [1, 1]
+    if kind == "Linear" or "Adaptive" in kind:
+        return pooled
+    return kind in _PLAIN and (pooled or len(shape) == 3)
+
+
+_PLAIN = frozenset({
+    "Conv2d", "Conv2dSame", "BatchNorm2d", "BatchNormAct2d", "FrozenBatchNorm2d", "ReLU", "ReLU6", "SiLU", "GELU",
+    "Hardswish", "Hardsigmoid", "Sigmoid", "LeakyReLU", "Identity", "Dropout", "Dropout2d", "MaxPool2d", "AvgPool2d",
+    "MaxPool2dSame", "AvgPool2dSame", "Flatten", "BlurPool2d", "DropPath", "FastAdaptiveAvgPool",
+})  # fmt: skip
+
+
+def _other_sizes(model: nn.Module, source: Source, device: str) -> list[tuple[int, Trace]]:
+    """Sizes that the network takes, or that it can be built for."""
+    found = []
+    for size in source.others:
+        try:
+            found.append((size, _at_size(model, source, size, device)))
+        except Exception:  # noqa: S112 - a network of one size alone
+            continue
+    return found
+
+
+def _at_size(model: nn.Module, source: Source, size: int, device: str) -> Trace:
+    if source.remake:
+        return _trace(_make(source, size, device), source, size, device)
+    try:
+        return _trace(model, source, size, device)
+    except Exception:
+        return _trace(_make(source, size, device), source, size, device)
+
+
+def _ratio(source: Source, size: int) -> float:
+    return (size / source.base) if source.tokens else (size / source.base) ** 2
+
+
+def _totals(seen: Trace, ratio: float) -> list[float]:
+    fused = seen.fused_attention_bytes // seen.samples
+    return [ratio, seen.saved_bytes // seen.samples - fused, fused, seen.largest_saved_bytes // seen.samples]
+
+
+def _growths(source: Source, seen: Trace, others: Sequence[tuple[int, Trace]]) -> tuple[list[list[float]], list[int]]:
+    """Each kind of growth once, and which one every layer has. By the farthest size: rounding weighs least there."""
+    types = [layer[0] for layer in seen.layers]
+    alike = [(size, other) for size, other in others if [layer[0] for layer in other.layers] == types]
+    if alike:
+        size, other = max(alike, key=lambda traced: abs(math.log(_ratio(source, traced[0]))))
+        found = find_growths(seen.layers, other.layers, _ratio(source, size))
+    else:
+        found = [[0.0, _input_power(layer), *_sides(layer[7])] for layer in seen.layers]
+    kinds = list(dict.fromkeys(map(tuple, found)))
+    return [list(kind) for kind in kinds], [kinds.index(tuple(growth)) for growth in found]
+
+
+def _input_power(layer: Sequence[Any]) -> float:
+    """What is as small as a list of channels is one, behind the pool."""
+    pooled = len(layer[7]) <= 1 or list(layer[7][1:]) == [1, 1]
+    return 0.0 if pooled and "Pool" not in layer[0] else 1.0
+
+
+def _sides(shape: Sequence[int]) -> list[float]:
+    """For a network of one size: images grow with both sides, lists of tokens with their number."""
+    if len(shape) >= 3:
+        return [0.0] * (len(shape) - 2) + [0.5 if side > 1 else 0.0 for side in shape[-2:]]
+    return [1.0, 0.0] if len(shape) == 2 else [0.0] * len(shape)
+
+
+@contextmanager
+def quick_shapes() -> Iterator[None]:
+    """PyTorch works out some shapes in hundreds of steps, which is most of a trace's time; these are known."""
+    library = torch.library.Library("aten", "IMPL")
+    for name, kernel in _KERNELS.items():
+        library.impl(name, kernel, "Meta", allow_override=True)
+    try:
+        yield
+    finally:
+        library._destroy()
+
+
+def _batch_norm(
+    given: Tensor, _weight: Any, _bias: Any, _mean: Any, _var: Any, training: bool, _momentum: float, _eps: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    kept = given.shape[1] if training else 0
+    return torch.empty_like(given), given.new_empty(kept), given.new_empty(kept)
+
+
+def _layer_norm(
+    given: Tensor, shape: Sequence[int], _weight: Any, _bias: Any, _eps: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    kept = [*given.shape[: given.dim() - len(shape)], *([1] * len(shape))]
+    return torch.empty_like(given, memory_format=torch.contiguous_format), given.new_empty(kept), given.new_empty(kept)
+
+
+def _addmm(_bias: Tensor, left: Tensor, right: Tensor, **_scales: Any) -> Tensor:
+    return left.new_empty(left.shape[0], right.shape[1])
+
+
+def _clamp(given: Tensor, _low: Any = None, _high: Any = None) -> Tensor:
+    return given
+
+
+_KERNELS: dict[str, Callable[..., Any]] = {
+    "native_batch_norm": _batch_norm,
+    "native_layer_norm": _layer_norm,
+    "addmm": _addmm,
+    "clamp_": _clamp,
+}

@@ -1,0 +1,206 @@
+"""From a way to build a network to its profile: on the meta device, on the CPU where a pass looks at values."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from vramcast.core.errors import InvalidInput
+from vramcast.profile.inputs import Inputs, make_call
+from vramcast.profile.tracing import Trace, leaves, trace
+
+Build = Callable[[], nn.Module]
+
+# A profile counts with two samples, and a third tells what does not grow with the batch.
+SAMPLES = 2
+_MORE_SAMPLES = 3
+# Above this a pass with real weights is no matter for a laptop.
+_MAX_REAL_PARAMETERS = 1_000_000_000
+# The share of the weights under modules of attention, from which on a network is a transformer.
+_ATTENTION_SHARE = 0.15
+_ATTENTION_NAMES = ("attention", "attn", "mhsa", "gpsa", "xca")
+_RECURRENT = (nn.RNNBase, nn.RNNCellBase)
+
+
+class Untraceable(Exception):
+    """No forward pass is possible here; what is known of the network without one."""
+
+    def __init__(self, why: str, model: nn.Module) -> None:
+        super().__init__(why)
+        self.model = model
+
+
+@dataclass(frozen=True, slots=True)
+class Traced:
+    """A profile as JSON, and what is shown beside it."""
+
+    profile: dict[str, Any]
+    static_bytes: int  # kept whatever the batch
+    trained_parameters: int
+    on: str  # meta or cpu
+
+
+def profile_network(build: Build, inputs: Inputs, name: str) -> Traced:
+    """Raises InvalidInput where the pass fails with these inputs, Untraceable where no pass is possible here."""
+    try:
+        model = _built(build, "meta")
+        first = trace(model, make_call(inputs, SAMPLES, "meta"), SAMPLES)
+        more = trace(model, make_call(inputs, _MORE_SAMPLES, "meta"), _MORE_SAMPLES)
+        on = "meta"
+    except InvalidInput:
+        raise
+    except Exception as error:
+        model, first = _on_cpu(build, inputs, error)
+        more, on = first, "cpu"
+    profile = make_profile(model, first, inputs, name)
+    trained = sum(weight.numel() for weight in model.parameters() if weight.requires_grad)
+    return Traced(profile, _static_bytes(first, more), trained, on)
+
+
+def _on_cpu(build: Build, inputs: Inputs, error: Exception) -> tuple[nn.Module, Trace]:
+    """A pass that looks at values (boxes, routes, lengths) has none to look at on the meta device."""
+    model = _sized(build)
+    if sum(weight.numel() for weight in model.parameters()) > _MAX_REAL_PARAMETERS:
+        raise Untraceable(f"{_short(error)} (and it is too large to run on the CPU)", model) from error
+    try:
+        model = _built(build, "cpu")
+        return model, _traced_on_cpu(model, inputs)
+    except InvalidInput:
+        raise
+    except Exception as again:
+        if _needs_gpu(again):
+            raise Untraceable(_short(again), model) from again
+        raise InvalidInput(
+            f"the forward pass with {inputs or 'no input'} failed: {_short(again)}. Give the shape of one sample "
+            "without the batch (--input 3x224x224), the tokens (--sequence-length 512), or a callable that makes "
+            "a batch (--inputs my_module:make_batch)"
+        ) from again
+
+
+def _traced_on_cpu(model: nn.Module, inputs: Inputs) -> Trace:
+    """With one sample, for real numbers cost seconds; batch norms may ask for a second one."""
+    try:
+        return trace(model, make_call(inputs, 1, "cpu"), 1)
+    except ValueError:
+        return trace(model, make_call(inputs, SAMPLES, "cpu"), SAMPLES)
+
+
+def _sized(build: Build) -> nn.Module:
+    try:
+        return _built(build, "meta")
+    except Exception:
+        return _built(build, "cpu")
+
+
+def _needs_gpu(error: Exception) -> bool:
+    text = str(error).lower()
+    return isinstance(error, NotImplementedError) or any(word in text for word in ("cuda", "triton", "gpu"))
+
+
+def _short(error: Exception) -> str:
+    text = str(error).strip().split("\n", maxsplit=1)[0]
+    return f"{type(error).__name__}: {text[:300]}" if text else type(error).__name__
+
+
+def _built(build: Build, device: str) -> nn.Module:
+    with quiet(), without_weights(), torch.device(device):
+        model = build()
+    return model.to(device).train()
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Libraries warn about weights that nobody loads."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+@contextmanager
+def without_weights() -> Iterator[None]:
+    """Code that loads trained weights builds the same network without them: sizes do not hang on them."""
+    patched: list[tuple[Any, str, Any]] = [
+        (nn.Module, "load_state_dict", lambda *_args, **_named: None),
+        (torch.hub, "load_state_dict_from_url", lambda *_args, **_named: {}),
+    ]
+    torchvision = sys.modules.get("torchvision.models._api")
+    if torchvision is not None:
+        patched.append((torchvision.WeightsEnum, "get_state_dict", lambda *_args, **_named: {}))
+    originals = [(holder, name, getattr(holder, name)) for holder, name, _ in patched]
+    try:
+        for holder, name, stand_in in patched:
+            setattr(holder, name, stand_in)
+        yield
+    finally:
+        for holder, name, original in originals:
+            setattr(holder, name, original)
+
+
+def make_profile(model: nn.Module, seen: Trace, inputs: Inputs, name: str) -> dict[str, Any]:
+    """As `forecast/description.py` reads it."""
+    profile: dict[str, Any] = {
+        "id": name,
+        "family": family(model),
+        "parameters": sum(weight.numel() for weight in model.parameters()),
+        "buffers": sum(buffer.numel() for buffer in model.buffers()),
+        "saved_bytes_per_sample": seen.saved_bytes // seen.samples,
+        "largest_saved_bytes_per_sample": seen.largest_saved_bytes // seen.samples,
+        "layers": seen.layers,
+    }
+    if seen.fused_attention_bytes:
+        profile["fused_attention_bytes_per_sample"] = seen.fused_attention_bytes // seen.samples
+    if inputs.sequence_length:
+        profile["sequence_length"] = inputs.sequence_length
+    if inputs.shapes:
+        profile["input_shape"] = list(inputs.shapes[0])
+    return profile
+
+
+def _static_bytes(first: Trace, more: Trace) -> int:
+    """Two traces of different batches tell apart what grows with it."""
+    if more.samples == first.samples:
+        return 0
+    growth = (more.saved_bytes - first.saved_bytes) / (more.samples - first.samples)
+    return max(0, round(first.saved_bytes - first.samples * growth))
+
+
+def family(model: nn.Module) -> str:
+    """By what most of its weights do."""
+    names = {type(module).__name__ for module in model.modules()}
+    if "UNet2DConditionModel" in names or "UNet2DModel" in names:
+        return "diffusion"
+    if any(isinstance(module, _RECURRENT) for module in model.modules()):
+        return "rnn"
+    total = sum(weight.numel() for weight in model.parameters()) or 1
+    attending = sum(weight.numel() for module in attention_modules(model) for weight in module.parameters())
+    if attending > _ATTENTION_SHARE * total and _linear_weights(model) > 0.5 * total:
+        return "transformer"
+    if any("Conv" in type(module).__name__ for module in leaves(model)):
+        return "cnn"
+    return "transformer" if attending else "mlp"
+
+
+def attention_modules(model: nn.Module) -> Iterator[nn.Module]:
+    """The outermost ones: one inside another counts once."""
+    inside: set[nn.Module] = set()
+    for module in model.modules():
+        name = type(module).__name__.lower()
+        if module not in inside and any(word in name for word in _ATTENTION_NAMES):
+            inside.update(module.modules())
+            yield module
+
+
+def _linear_weights(model: nn.Module) -> int:
+    return sum(
+        weight.numel()
+        for module in leaves(model)
+        if "Conv2d" not in type(module).__name__
+        for weight in module.parameters(recurse=False)
+    )

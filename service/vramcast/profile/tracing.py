@@ -1,0 +1,195 @@
+"""One forward pass, watched: the leaf modules in their order, and every tensor that autograd keeps.
+
+On the meta device a tensor has a shape and no memory, so a network of any size is traced on a laptop. What autograd
+keeps is counted by storage: views of one tensor count once, and weights and buffers not at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.nn import functional
+
+Layer = list[Any]  # as a profile lists it: see forecast/description.py
+_FLOAT_BYTES = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """Bytes and layers of one pass; sizes of layers are per sample."""
+
+    layers: list[Layer]
+    samples: int
+    saved_bytes: int  # attention matrices included
+    largest_saved_bytes: int  # attention matrices not included
+    fused_attention_bytes: int  # of the saved bytes, what a fused attention kernel does not keep
+    attends: bool
+
+
+@dataclass(slots=True)
+class _Kept:
+    """Storages that autograd keeps, by address. A weak reference keeps an address from being used again."""
+
+    ours: set[int]
+    saved: dict[int, int] = field(default_factory=dict)
+    inside_attention: set[int] = field(default_factory=set)
+    fused_needs: dict[int, int] = field(default_factory=dict)
+    references: list[Any] = field(default_factory=list)
+    attending: bool = False
+    attends: bool = False
+
+    def pack(self, tensor: Tensor) -> Any:
+        self._note(tensor, self.saved)
+        if self.attending:
+            self.inside_attention.add(tensor.untyped_storage()._cdata)
+        else:
+            self.inside_attention.discard(tensor.untyped_storage()._cdata)
+        return tensor if tensor.is_meta else None
+
+    def need(self, tensor: Tensor) -> None:
+        """What a fused kernel keeps: its arguments and its result."""
+        self._note(tensor, self.fused_needs)
+
+    def _note(self, tensor: Tensor, sizes: dict[int, int]) -> None:
+        storage = tensor.untyped_storage()
+        if storage._cdata in self.ours:
+            return
+        if storage._cdata not in sizes:
+            self.references.append(storage if tensor.is_meta else StorageWeakRef(storage))
+        sizes[storage._cdata] = storage.nbytes()
+
+    def fused_attention_bytes(self) -> int:
+        matrices = self.inside_attention - self.fused_needs.keys()
+        gone = sum(self.saved[at] for at in matrices if at in self.saved)
+        come = sum(size for at, size in self.fused_needs.items() if at not in self.saved)
+        return max(0, gone - come)
+
+    def largest(self) -> int:
+        matrices = self.inside_attention - self.fused_needs.keys()
+        return max((size for at, size in self.saved.items() if at not in matrices), default=0)
+
+
+def trace(model: nn.Module, call: Callable[[nn.Module], object], samples: int) -> Trace:
+    """Whatever `call` raises is the caller's to tell."""
+    layers: list[Layer] = []
+    kept = _Kept({t.untyped_storage()._cdata for t in [*model.parameters(), *model.buffers()]})
+    with ExitStack() as stack:
+        for module in leaves(model):
+            handle = module.register_forward_hook(_layer_hook(layers, samples), with_kwargs=True)
+            stack.callback(handle.remove)
+        stack.enter_context(_watched_attention(kept))
+        stack.enter_context(torch.autograd.graph.saved_tensors_hooks(kept.pack, _unpack))
+        call(model)
+    return Trace(
+        layers=layers,
+        samples=samples,
+        saved_bytes=sum(kept.saved.values()),
+        largest_saved_bytes=kept.largest(),
+        fused_attention_bytes=kept.fused_attention_bytes(),
+        attends=kept.attends,
+    )
+
+
+def _unpack(packed: Any) -> Tensor:
+    if packed is None:
+        raise RuntimeError("a trace has no backward pass")
+    return packed  # type: ignore[no-any-return]
+
+
+def leaves(model: nn.Module) -> Iterator[nn.Module]:
+    """Modules without modules inside, and attention that does its projections itself."""
+    inside: set[nn.Module] = set()
+    for module in model.modules():
+        if module in inside:
+            continue
+        if isinstance(module, nn.MultiheadAttention):
+            inside.update(module.modules())
+            yield module
+        elif not any(True for _ in module.children()):
+            yield module
+
+
+@contextmanager
+def _watched_attention(kept: _Kept) -> Iterator[None]:
+    """PyTorch's attention writes its matrices on the meta device, and on a GPU a fused kernel never does."""
+    original = functional.scaled_dot_product_attention
+
+    def watched(query: Tensor, key: Tensor, value: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        kept.attending = kept.attends = True
+        try:
+            result: Tensor = original(query, key, value, *args, **kwargs)
+        finally:
+            kept.attending = False
+        for tensor in (query, key, value, result):
+            kept.need(tensor)
+        return result
+
+    functional.scaled_dot_product_attention = watched
+    try:
+        yield
+    finally:
+        functional.scaled_dot_product_attention = original
+
+
+def _layer_hook(layers: list[Layer], samples: int) -> Callable[..., None]:
+    def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+        result, given = first_tensor(output), first_tensor((args, kwargs))
+        if result is None:
+            return
+        if isinstance(module, nn.MultiheadAttention):
+            layers.extend(_attention_layers(module, result, samples))
+        else:
+            layers.append(_layer(module, result, given, samples))
+
+    return hook
+
+
+def _layer(module: nn.Module, result: Tensor, given: Tensor | None, samples: int) -> Layer:
+    return [
+        type(module).__name__,
+        result.numel() // samples,
+        sum(weight.numel() for weight in module.parameters()),
+        _sizes(getattr(module, "kernel_size", None)),
+        _whole(getattr(module, "groups", None)),
+        bool(getattr(module, "inplace", False)),
+        given.numel() // samples if given is not None else 0,
+        list(result.shape[1:]),
+        _sizes(getattr(module, "stride", None)),
+    ]
+
+
+def _attention_layers(module: nn.MultiheadAttention, result: Tensor, samples: int) -> list[Layer]:
+    """As two projections, which is what the module computes."""
+    width = module.embed_dim
+    tokens = result.numel() // samples // width
+    inner = sum(weight.numel() for name, weight in module.named_parameters() if not name.startswith("out_proj"))
+    outer = sum(weight.numel() for weight in module.out_proj.parameters())
+    return [
+        ["Linear", 3 * tokens * width, inner, None, None, False, tokens * width, [tokens, 3 * width], None],
+        ["Linear", tokens * width, outer, None, None, False, tokens * width, [tokens, width], None],
+    ]
+
+
+def first_tensor(value: Any) -> Tensor | None:
+    if isinstance(value, Tensor):
+        return value
+    parts = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
+    return next((found for part in parts if (found := first_tensor(part)) is not None), None)
+
+
+def _sizes(value: Any) -> list[int] | None:
+    if isinstance(value, int):
+        return [value]
+    if isinstance(value, list | tuple) and value and all(isinstance(size, int) for size in value):
+        return list(value)
+    return None
+
+
+def _whole(value: Any) -> int | None:
+    return value if isinstance(value, int) else None

@@ -1,0 +1,147 @@
+"""Models by name: found however they are spelled, at any size, and the nearest ones where a name is not known."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from vramcast.core.errors import InvalidTask
+from vramcast.core.forecast import Forecast
+from vramcast.core.names import Product
+from vramcast.core.task import parse_task
+from vramcast.core.vocabulary import PREFIX
+from vramcast.forecast.catalog import Catalog, CatalogUnusable, builtin_catalog, read_catalog
+from vramcast.forecast.forecaster import PhysicsForecaster
+
+A100 = Product("NVIDIA-A100-SXM4-40GB")
+
+
+@pytest.fixture(scope="module")
+def catalog() -> Catalog:
+    return builtin_catalog()
+
+
+def forecast(**settings: str) -> Forecast:
+    task = parse_task({PREFIX + name.replace("_", "-"): value for name, value in settings.items()})
+    assert task is not None
+    return PhysicsForecaster(0.05).forecast(task, A100)
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters"),
+    [
+        ("timm/resnet50", 25_557_032),
+        ("timm/resnet50.a1_in1k", 25_557_032),
+        ("timm/vit_base_patch16_224", 86_567_656),
+        ("torchvision/resnet18", 11_689_512),
+        ("hf/bert-base-uncased", 109_514_298),
+        ("hf/google-bert/bert-base-uncased", 109_514_298),
+        ("hf/gpt2", 124_439_808),
+        ("hf/meta-llama/Meta-Llama-3-8B", 8_030_261_248),
+        ("hf/Qwen/Qwen2.5-7B", 7_615_616_512),
+        ("hf/t5-small", 60_506_624),
+        ("diffusers/stable-diffusion-v1-5", 859_520_964),
+    ],
+)
+def test_a_model_is_found_as_its_source_spells_it(catalog: Catalog, name: str, parameters: int) -> None:
+    line = catalog.find(name)
+    assert line is not None
+    assert line.parameters == parameters
+
+
+@pytest.mark.parametrize(
+    "part",
+    ["hf/bert-", "hf/roberta-", "hf/distilbert-", "hf/gpt2", "hf/opt-", "hf/gpt-neo-", "hf/t5-", "hf/llama-2-",
+     "hf/llama-3", "hf/qwen2-", "hf/qwen2.5-", "hf/qwen3-", "hf/mistral-", "hf/gemma-", "hf/phi-", "hf/vit-",
+     "hf/clip-", "hf/whisper-", "diffusers/stable-diffusion-", "torchvision/fcn_",
+     "torchvision/maskrcnn_", "timm/convnext_"],
+)  # fmt: skip
+def test_every_promised_family_is_there(catalog: Catalog, part: str) -> None:
+    assert any(line.name.lower().startswith(part) for line in catalog.lines())
+
+
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [
+        ("timm/resnet5O", "timm/resnet50"),
+        ("resnet50", "timm/resnet50"),
+        ("hf/bert-base-uncase", "hf/bert-base-uncased"),
+        ("torchvision/gpt2", "hf/gpt2"),
+    ],
+)
+def test_a_name_that_is_not_known_gets_the_nearest_ones(name: str, near: str) -> None:
+    with pytest.raises(InvalidTask) as caught:
+        forecast(model=name, batch_size="8")
+    message = str(caught.value)
+    assert f"{PREFIX}model: {name!r} is not valid" in message
+    assert near in message
+    assert "`vramcast catalog`" in message
+    assert "`vramcast profile`" in message
+
+
+def test_the_size_that_was_taken_is_told_as_an_assumption() -> None:
+    assert "input-size 3x224x224" in forecast(model="timm/resnet50", batch_size="8").assumptions
+    assert "sequence-length 512" in forecast(model="hf/gpt2", batch_size="8").assumptions
+    told = forecast(model="hf/gpt2", batch_size="8", sequence_length="256").assumptions
+    assert not any(assumption.startswith("sequence-length") for assumption in told)
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        (
+            {"model": "hf/gpt2", "input_size": "3x224x224"},
+            "reads tokens: give vramcast.dev/sequence-length such as 512",
+        ),
+        ({"model": "timm/resnet50", "sequence_length": "64"}, "reads images: give vramcast.dev/input-size such as"),
+        ({"model": "timm/resnet50", "input_size": "224"}, "expected the size of an image for timm/resnet50"),
+    ],
+)
+def test_a_size_of_the_wrong_kind_says_which_one_the_model_reads(settings: dict[str, str], words: str) -> None:
+    with pytest.raises(InvalidTask, match=words):
+        forecast(batch_size="8", **settings)
+
+
+def test_an_image_of_twice_the_side_keeps_four_times_as_much(catalog: Catalog) -> None:
+    line = catalog.find("timm/resnet50")
+    assert line is not None
+    once, twice = (catalog.profile(line, (3, side, side), None) for side in (224, 448))
+    assert twice["saved_bytes_per_sample"] == pytest.approx(4 * once["saved_bytes_per_sample"], rel=0.01)
+    assert twice["layers"][0][1] == 4 * once["layers"][0][1]
+    assert twice["layers"][-1][:8] == once["layers"][-1][:8]
+
+
+def test_attention_grows_with_the_square_of_the_tokens_and_the_rest_with_their_number(catalog: Catalog) -> None:
+    line = catalog.find("hf/gpt2")
+    assert line is not None
+    short, long = (catalog.profile(line, None, tokens) for tokens in (512, 1024))
+    fused = "fused_attention_bytes_per_sample"
+    rest = [profile["saved_bytes_per_sample"] - profile[fused] for profile in (short, long)]
+    assert rest[1] == pytest.approx(2 * rest[0], rel=0.01)
+    assert 3.5 < long[fused] / short[fused] < 4.5
+
+
+def test_more_pixels_and_more_tokens_never_need_less() -> None:
+    images = [
+        forecast(model="timm/vit_base_patch16_224", batch_size="16", input_size=f"3x{s}x{s}")
+        for s in (128, 224, 256, 384, 512)
+    ]
+    texts = [forecast(model="hf/gpt2", batch_size="4", sequence_length=str(n)) for n in (64, 128, 300, 512, 800, 1024)]
+    for sizes in (images, texts):
+        needs = [said.median_bytes for said in sizes]
+        assert needs == sorted(needs)
+
+
+def test_the_index_finds_by_words(catalog: Catalog) -> None:
+    found = [line.name for line in catalog.lines("hf/ qwen2.5 7b")]
+    assert found == ["hf/Qwen2.5-7B"]
+
+
+def test_a_damaged_catalog_says_so(tmp_path: Path) -> None:
+    damaged = tmp_path / "catalog.bin"
+    damaged.write_bytes(b"not one")
+    with pytest.raises(CatalogUnusable, match="is no catalog of this version"):
+        read_catalog(damaged)
+    with pytest.raises(CatalogUnusable, match="no catalog at"):
+        read_catalog(tmp_path / "nowhere.bin")

@@ -1,0 +1,112 @@
+"""What the trace says is what PyTorch does."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tests.profiling.nets import TEN, Branching, OnGpuAlone, Pairs, make_pairs, thousand_layers
+from vramcast.core.errors import InvalidInput
+from vramcast.forecast.description import parse_profile
+from vramcast.forecast.profiles import decode_profile, encode_profile
+from vramcast.profile.inputs import Inputs, make_call
+from vramcast.profile.profiling import SAMPLES, Untraceable, profile_network
+from vramcast.profile.tracing import trace
+
+
+def saved_in_earnest(name: str) -> int:
+    """Bytes that autograd really keeps on the CPU, held until the pass is over; attention as it is computed."""
+    build, inputs = TEN[name]
+    torch.manual_seed(0)
+    model = build().train()
+    own = {tensor.untyped_storage().data_ptr() for tensor in [*model.parameters(), *model.buffers()]}
+    kept: dict[int, torch.UntypedStorage] = {}
+
+    def pack(tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in own:
+            kept[storage.data_ptr()] = storage
+        return tensor
+
+    with (
+        torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH),
+        torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor),
+    ):
+        result = make_call(inputs, SAMPLES, "cpu")(model)
+    assert result is not None
+    return sum(storage.nbytes() for storage in kept.values())
+
+
+@pytest.mark.parametrize("name", TEN)
+def test_saved_bytes_are_those_of_a_real_pass(name: str) -> None:
+    build, inputs = TEN[name]
+    traced = profile_network(build, inputs, name)
+    assert traced.on == "meta"
+    real = saved_in_earnest(name) / SAMPLES
+    assert traced.profile["saved_bytes_per_sample"] == pytest.approx(real, rel=0.02)
+
+
+@pytest.mark.parametrize("name", TEN)
+def test_a_profile_is_a_description_after_its_way_through_an_annotation(name: str) -> None:
+    build, inputs = TEN[name]
+    profile = profile_network(build, inputs, name).profile
+    text = encode_profile(profile)
+    assert len(text) < 4096
+    assert decode_profile(text).ops == parse_profile(profile).ops
+
+
+def test_fused_attention_is_told_apart_from_the_rest() -> None:
+    build, inputs = TEN["attention"]
+    profile = profile_network(build, inputs, "attention").profile
+    matrix_bytes = 4 * 32 * 32 * 4
+    assert profile["fused_attention_bytes_per_sample"] >= matrix_bytes
+    assert profile["largest_saved_bytes_per_sample"] < profile["saved_bytes_per_sample"]
+
+
+def test_what_does_not_grow_with_the_batch_is_told_apart() -> None:
+    class WithTable(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table = torch.nn.Parameter(torch.zeros(1, 1000))
+            self.linear = torch.nn.Linear(1000, 4)
+
+        def forward(self, given: torch.Tensor) -> torch.Tensor:
+            out: torch.Tensor = self.linear(given * self.table.exp())
+            return out
+
+    traced = profile_network(WithTable, Inputs(shapes=((1000,),)), "table")
+    assert traced.static_bytes == 4 * 1000
+
+
+def test_a_thousand_layers_fit_into_a_few_kib() -> None:
+    profile = profile_network(thousand_layers, Inputs(shapes=((64,),)), "deep").profile
+    assert len(profile["layers"]) == 1000
+    assert len(encode_profile(profile)) < 4096
+
+
+def test_a_pass_that_looks_at_values_is_traced_on_the_cpu() -> None:
+    traced = profile_network(Branching, Inputs(shapes=((16,),)), "branching")
+    assert traced.on == "cpu"
+    assert [layer[0] for layer in traced.profile["layers"]] == ["Linear", "Linear"]
+
+
+def test_inputs_may_be_made_by_a_callable_and_results_may_be_tuples() -> None:
+    profile = profile_network(Pairs, Inputs(make=make_pairs), "pairs").profile
+    assert profile["layers"][0][:3] == ["Linear", 4, 52]
+
+
+def test_a_network_without_a_pass_here_is_untraceable() -> None:
+    with pytest.raises(Untraceable, match="needs a GPU"):
+        profile_network(OnGpuAlone, Inputs(shapes=((16,),)), "gpu")
+
+
+def test_a_wrong_shape_is_told_with_what_to_give() -> None:
+    build, _ = TEN["resnet"]
+    with pytest.raises(InvalidInput, match=r"--input 5x64x64 failed: .*without the batch \(--input 3x224x224\)"):
+        profile_network(build, Inputs(shapes=((5, 64, 64),)), "resnet")
+
+
+def test_frozen_weights_are_not_trained_and_parameters_are_never_counted_as_saved() -> None:
+    model = torch.nn.Linear(8, 8, bias=False)
+    seen = trace(model, lambda net: net(torch.zeros(2, 8)), 2)
+    assert seen.saved_bytes == 2 * 8 * 4
