@@ -115,7 +115,7 @@ _MOST_UNFAMILIAR = 1.0
 
 
 def novelty_of(ranges: Ranges, described: Features) -> float:
-    """Of the facts, and of settings that no fact tells; with those, what rests on physics is not doubted without end."""
+    """Of the facts, and of settings that no fact tells; what rests on physics is not doubted without end."""
     of_facts = novelty(ranges, described.facts, described.regime)
     if not described.unfamiliar:
         return of_facts
