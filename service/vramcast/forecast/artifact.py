@@ -111,11 +111,15 @@ def _calibration(cells: dict[str, Any]) -> Calibration:
 
 # Of each setting that no measured run had.
 _UNFAMILIAR = 0.25
+_MOST_UNFAMILIAR = 1.0
 
 
 def novelty_of(ranges: Ranges, described: Features) -> float:
-    """Of the facts, and of settings that no fact tells."""
-    return novelty(ranges, described.facts, described.regime) + _UNFAMILIAR * described.unfamiliar
+    """Of the facts, and of settings that no fact tells; what rests on physics is not doubted without end."""
+    of_facts = novelty(ranges, described.facts, described.regime)
+    if not described.unfamiliar:
+        return of_facts
+    return min(of_facts + _UNFAMILIAR * described.unfamiliar, _MOST_UNFAMILIAR)
 
 
 def novelty(ranges: Ranges, facts: NDArray[np.float32], regime: int) -> float:
