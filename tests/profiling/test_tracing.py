@@ -56,11 +56,11 @@ def test_a_profile_is_a_description_after_its_way_through_an_annotation(name: st
 
 
 def test_fused_attention_is_told_apart_from_the_rest() -> None:
-    build, inputs = TEN["attention"]
-    profile = profile_network(build, inputs, "attention").profile
-    matrix_bytes = 4 * 32 * 32 * 4
-    assert profile["fused_attention_bytes_per_sample"] >= matrix_bytes
-    assert profile["largest_saved_bytes_per_sample"] < profile["saved_bytes_per_sample"]
+    build, _ = TEN["attention"]
+    profile = profile_network(build, Inputs(sequence_length=256), "attention").profile
+    matrices_bytes = 4 * 256 * 256 * 4
+    assert profile["fused_attention_bytes_per_sample"] == pytest.approx(matrices_bytes, rel=0.2)
+    assert profile["largest_saved_bytes_per_sample"] < matrices_bytes
 
 
 def test_what_does_not_grow_with_the_batch_is_told_apart() -> None:

@@ -21,7 +21,7 @@ from vramcast.forecast.description import fold_layers, parse_profile
 from vramcast.forecast.scaling import find_growths
 from vramcast.forecast.summary import summarize
 from vramcast.profile.inputs import make_call
-from vramcast.profile.profiling import SAMPLES, attention_modules, make_profile, quiet
+from vramcast.profile.profiling import SAMPLES, attention_modules, make_profile, quiet, traced_on_cpu
 from vramcast.profile.sources import Source
 from vramcast.profile.tracing import Trace, trace
 
@@ -108,9 +108,9 @@ def _make(source: Source, size: int, device: str) -> nn.Module:
 
 def _trace(model: nn.Module, source: Source, size: int, device: str) -> Trace:
     torch.manual_seed(0)
-    # With real numbers a sample costs seconds.
-    samples = 1 if source.real else SAMPLES
-    return trace(model, make_call(source.inputs(size), samples, device), samples)
+    if source.real:
+        return traced_on_cpu(model, source.inputs(size))
+    return trace(model, make_call(source.inputs(size), SAMPLES, device), SAMPLES)
 
 
 def _only_area_counts(model: nn.Module, source: Source, seen: Trace) -> bool:

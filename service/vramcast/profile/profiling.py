@@ -71,7 +71,7 @@ def _on_cpu(build: Build, inputs: Inputs, error: Exception) -> tuple[nn.Module, 
         raise Untraceable(f"{_short(error)} (and it is too large to run on the CPU)", model) from error
     try:
         model = _built(build, "cpu")
-        return model, _traced_on_cpu(model, inputs)
+        return model, traced_on_cpu(model, inputs)
     except InvalidInput:
         raise
     except Exception as again:
@@ -84,7 +84,7 @@ def _on_cpu(build: Build, inputs: Inputs, error: Exception) -> tuple[nn.Module, 
         ) from again
 
 
-def _traced_on_cpu(model: nn.Module, inputs: Inputs) -> Trace:
+def traced_on_cpu(model: nn.Module, inputs: Inputs) -> Trace:
     """With one sample, for real numbers cost seconds; batch norms may ask for a second one."""
     try:
         return trace(model, make_call(inputs, 1, "cpu"), 1)
