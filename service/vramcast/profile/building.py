@@ -96,6 +96,14 @@ def make_entry(source: Source) -> dict[str, Any]:
     }
 
 
+def profile_at(source: Source, size: int) -> dict[str, Any]:
+    """A trace at this very size: what a named model is compared with."""
+    device = "cpu" if source.real else "meta"
+    model = _make(source, source.base, device)
+    profile = make_profile(model, _at_size(model, source, size, device), source.inputs(size), source.name)
+    return profile | ({"sequence_length": size} if source.tokens else {})
+
+
 def _make(source: Source, size: int, device: str) -> nn.Module:
     with quiet():
         try:

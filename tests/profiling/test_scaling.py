@@ -1,0 +1,64 @@
+"""A model of the catalog at a size that nobody traced for it, beside a trace at that size."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import pytest
+
+from vramcast.core.forecast import Forecast
+from vramcast.core.names import Product
+from vramcast.core.task import parse_task
+from vramcast.core.vocabulary import PREFIX
+from vramcast.forecast.forecaster import RememberingForecaster
+from vramcast.forecast.model import BUILTIN, choose_forecaster
+from vramcast.forecast.profiles import encode_profile
+from vramcast.profile.building import profile_at
+from vramcast.profile.sources import Source, all_sources
+
+A100 = Product("NVIDIA-A100-SXM4-40GB")
+RUN = {"batch-size": "16", "optimizer": "adamw"}
+
+
+@lru_cache
+def forecaster() -> RememberingForecaster:
+    return choose_forecaster(BUILTIN, 0.05, physics_if_unusable=False)
+
+
+@lru_cache
+def sources() -> dict[str, Source]:
+    return {source.name.lower(): source for source in all_sources()}
+
+
+def said(**description: Any) -> Forecast:
+    named = {key.replace("_", "-"): str(value) for key, value in description.items()}
+    task = parse_task({PREFIX + key: value for key, value in (named | RUN).items()})
+    assert task is not None
+    return forecaster().forecast(task, A100)
+
+
+@pytest.mark.parametrize(
+    ("model", "size"),
+    [
+        ("timm/resnet50", 160),
+        ("timm/resnet50", 288),
+        ("timm/vgg16", 288),
+        ("timm/efficientnet_b0", 256),
+        ("timm/convnext_tiny", 288),
+        ("timm/vit_base_patch16_224", 288),
+        ("torchvision/densenet121", 160),
+        ("torchvision/resnet18", 96),
+        ("hf/gpt2", 768),
+        ("hf/bert-base-uncased", 128),
+        ("hf/t5-small", 256),
+        ("hf/llama-3.2-1b", 1024),
+    ],
+)
+def test_a_named_model_at_another_size_is_forecast_as_its_trace_at_that_size(model: str, size: int) -> None:
+    source = sources()[model]
+    where = {"sequence_length": size} if source.tokens else {"input_size": f"3x{size}x{size}"}
+    traced = said(profile=encode_profile(profile_at(source, size)))
+    named = said(model=model, **where)
+    assert named.median_bytes == pytest.approx(traced.median_bytes, rel=0.01)
+    assert named.bound_bytes == pytest.approx(traced.bound_bytes, rel=0.025)
