@@ -126,7 +126,7 @@ KEYS: dict[str, Key] = {
         Key("parameters", count(1, 10**13, "25.6M"), "weights in the network", "25.6M", _SUMMARY),
         Key("layers", count(1, 10**5, "50"), "layers in the network", '"50"', _SUMMARY),
         Key("activations", count(1, 10**13, "21.5M"),
-            "elements per sample that autograd keeps (printed by `vramcast profile` and `vramcast catalog`)",
+            "elements that one sample keeps alive at the peak (printed by `vramcast profile` and `vramcast catalog`)",
             "21.5M", _SUMMARY),
         Key("model", words("a name such as timm/resnet50"), "a model known by name", "timm/resnet50", (Level.NAME,)),
         Key("profile", words("what `vramcast profile` printed"), "a layer profile of your own module", "v1:…",
