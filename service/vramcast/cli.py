@@ -114,7 +114,7 @@ def train(
     base: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Fine-tune this artifact instead of starting from nothing.")
     ] = None,
-    seeds: Annotated[int, typer.Option(help="Networks per fold; the ensemble has five times as many.")] = 1,
+    seeds: Annotated[int, typer.Option(help="Networks per fold; the ensemble has five times as many.")] = 2,
     quiet: Annotated[bool, typer.Option(help="No progress bars.")] = False,
 ) -> None:
     """Train the forecast on measured runs. A second call with the same data goes on where the first stopped.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from functools import lru_cache
+from statistics import median
 
 import pytest
 
@@ -62,11 +63,13 @@ def test_a_name_is_the_profile_behind_it() -> None:
         assert named.bound_bytes == pytest.approx(profiled.bound_bytes, rel=0.01), line.name
 
 
-def test_a_summary_is_near_its_profile_with_a_wider_bound_for_most_models() -> None:
-    near = wider = 0
+def test_a_summary_is_near_its_profile_and_mostly_wider() -> None:
+    """Not of every model: layers can show a risk that a summary hides (docs/forecast.md, "Measured")."""
+    bounds, widths = [], []
     for line in drawn():
         _, profiled, totals = levels(line.name)
-        near += abs(totals.bound_bytes / profiled.bound_bytes - 1) <= 0.25
-        wider += totals.bound_bytes / totals.median_bytes > profiled.bound_bytes / profiled.median_bytes
-    assert near >= 0.7 * MODELS
-    assert wider >= 0.8 * MODELS
+        bounds.append(totals.bound_bytes / profiled.bound_bytes)
+        widths.append(totals.bound_bytes / totals.median_bytes / (profiled.bound_bytes / profiled.median_bytes))
+    assert sum(abs(ratio - 1) <= 0.25 for ratio in bounds) >= 0.9 * MODELS
+    assert sum(ratio > 1 for ratio in widths) >= 0.75 * MODELS
+    assert median(bounds) == pytest.approx(1.05, abs=0.05)
