@@ -12,6 +12,7 @@ import httpx
 import pytest
 
 from tests.controlplane import Api, ControlPlane, Process, Scheduler, eventually, extender, free_port, scheduler_config
+from tests.controlplane.objects import cpu_node, pod
 
 RULES = Path(__file__).parents[2] / "helm/vramcast/files/rules.yaml"
 SCHEDULER = "vramcast-scheduler"
@@ -74,9 +75,19 @@ def scheduler(plane: ControlPlane, service: RunningService) -> Scheduler:
 def api(plane: ControlPlane, service: RunningService, scheduler: Scheduler) -> Iterator[Api]:
     """An empty cluster that vramcast's scheduler works on."""
     plane.api.clear()
+    _await_scheduler(plane.api)
+    plane.api.clear()
     eventually(lambda: service.get("/state")["nodes_total"] == 0, what="the service to see an empty cluster")
     yield plane.api
     plane.api.clear()
+
+
+def _await_scheduler(api: Api) -> None:
+    """Until it has seen a node of now: after a restart of the API server its watches may stay away for half a minute."""
+    here = {"kubernetes.io/hostname": "now"}
+    api.create_nodes([cpu_node("now")])
+    api.create_pod(pod("now", scheduler=SCHEDULER, nodeSelector=here))
+    eventually(lambda: api.pod("now")["spec"].get("nodeName"), 90, "the scheduler to follow the API server")
 
 
 @pytest.hookimpl(wrapper=True)
