@@ -10,7 +10,7 @@ unexport PYTHONDONTWRITEBYTECODE
 TRAIN := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/vramcast/train-$(shell sha256sum requirements/train.txt | cut -c1-12)
 
 .DEFAULT_GOAL := help
-.PHONY: help install run test test-fast lint format dist bench lock clean
+.PHONY: help install run controlplane test test-units test-e2e test-fast lint format dist bench lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -45,8 +45,15 @@ controlplane: .venv/dev.stamp
 	@$(BIN)/python -m tests.controlplane build
 
 test: lint controlplane $(TRAIN)/ready ## everything: linters, units, training, and end to end on a real control plane
-	@$(BIN)/python -m pytest --ignore=tests/train --ignore=tests/profiling
+	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target test-units test-e2e
+
+# Side by side: end to end most of the time is spent waiting.
+test-units: .venv/dev.stamp $(TRAIN)/ready
+	@$(BIN)/python -m pytest -m "not e2e" --ignore=tests/train --ignore=tests/profiling
 	@PYTHONPATH=service $(TRAIN)/bin/python -m pytest tests/train tests/profiling
+
+test-e2e: .venv/dev.stamp
+	@$(BIN)/python -m pytest -m e2e --ignore=tests/train --ignore=tests/profiling
 
 test-fast: .venv/dev.stamp ## the unit tests alone: seconds
 	@$(BIN)/python -m pytest -m "not e2e" --ignore=tests/train --ignore=tests/profiling

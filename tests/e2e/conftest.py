@@ -83,7 +83,7 @@ def api(plane: ControlPlane, service: RunningService, scheduler: Scheduler) -> I
 
 
 def _await_scheduler(api: Api) -> None:
-    """Until it has seen a node of now: after a restart of the API server its watches may stay away for half a minute."""
+    """Until it has seen a node of now: after a restart of the API server its watches may be away for half a minute."""
     here = {"kubernetes.io/hostname": "now"}
     api.create_nodes([cpu_node("now")])
     api.create_pod(pod("now", scheduler=SCHEDULER, nodeSelector=here))
