@@ -47,13 +47,13 @@ controlplane: .venv/dev.stamp
 test: lint controlplane $(TRAIN)/ready ## everything: linters, units, training, and end to end on a real control plane
 	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target test-units test-e2e
 
-# Side by side: end to end most of the time is spent waiting.
+# Side by side: what runs end to end waits most of the time.
 test-units: .venv/dev.stamp $(TRAIN)/ready
-	@$(BIN)/python -m pytest -m "not e2e" --ignore=tests/train --ignore=tests/profiling
+	@$(BIN)/python -m pytest --ignore=tests/e2e --ignore=tests/chart --ignore=tests/train --ignore=tests/profiling
 	@PYTHONPATH=service $(TRAIN)/bin/python -m pytest tests/train tests/profiling
 
 test-e2e: .venv/dev.stamp
-	@$(BIN)/python -m pytest -m e2e --ignore=tests/train --ignore=tests/profiling
+	@$(BIN)/python -m pytest tests/e2e tests/chart
 
 test-fast: .venv/dev.stamp ## the unit tests alone: seconds
 	@$(BIN)/python -m pytest -m "not e2e" --ignore=tests/train --ignore=tests/profiling
