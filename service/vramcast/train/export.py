@@ -27,7 +27,7 @@ from vramcast.train.utilization import UtilizationTrees, append_nodes
 
 TOLERANCE = 1e-4
 _OPSET = 18
-_ML_OPSET = 3
+_ML_OPSET = 5  # the first with TreeEnsemble
 _ROWS = "rows"
 _NETWORK_OUTPUTS = ("network_quantiles", "network_utilization")
 

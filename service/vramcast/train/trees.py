@@ -15,7 +15,7 @@ import lightgbm
 import numpy as np
 import onnx
 from numpy.typing import NDArray
-from onnx import helper
+from onnx import helper, numpy_helper
 
 from vramcast.core.calibration import MIN_SPREAD
 from vramcast.forecast.features import Regime
@@ -23,6 +23,9 @@ from vramcast.train.network import MEDIAN, QUANTILES
 
 Floats = NDArray[np.float32]
 ML_DOMAIN = "ai.onnx.ml"
+# In the words of the operator TreeEnsemble, whose columns are numbers; its forerunner takes a string for every node,
+# and a runtime some ten times the memory.
+_SUM, _BRANCH_LEQ = 1, 0
 _MIN_ROWS = 60
 # Replays without cuDNN are right to the MiB: trees would only add noise.
 _EXACT = Regime.REPLAYED
@@ -135,61 +138,68 @@ def regressor_node(bag: Bag, source: str, result: str) -> onnx.NodeProto:
         for tree in model.booster_.dump_model()["tree_info"]:
             table.add_tree(tree["tree_structure"])
     return helper.make_node(
-        "TreeEnsembleRegressor", [source], [result], domain=ML_DOMAIN, n_targets=1, aggregate_function="SUM",
-        post_transform="NONE", **table.attributes(),
+        "TreeEnsemble", [source], [result], domain=ML_DOMAIN, n_targets=1, aggregate_function=_SUM,
+        **table.attributes(),
     )  # fmt: skip
 
 
 @dataclass(slots=True)
 class _NodeTable:
-    """The operator's columns: one row per node, one per leaf."""
+    """The operator's columns: one row per branching, one per leaf. Branchings name what they lead to by its row."""
 
     share: float
-    tree: list[int] = field(default_factory=list)
-    node: list[int] = field(default_factory=list)
     feature: list[int] = field(default_factory=list)
-    mode: list[str] = field(default_factory=list)
-    value: list[float] = field(default_factory=list)
-    true_node: list[int] = field(default_factory=list)
-    false_node: list[int] = field(default_factory=list)
-    leaf_tree: list[int] = field(default_factory=list)
-    leaf_node: list[int] = field(default_factory=list)
+    threshold: list[float] = field(default_factory=list)
+    true_row: list[int] = field(default_factory=list)
+    true_is_leaf: list[int] = field(default_factory=list)
+    false_row: list[int] = field(default_factory=list)
+    false_is_leaf: list[int] = field(default_factory=list)
     leaf_weight: list[float] = field(default_factory=list)
-    trees: int = 0
+    roots: list[int] = field(default_factory=list)
 
     def add_tree(self, structure: dict[str, Any]) -> None:
-        self._add(structure, [0])
-        self.trees += 1
+        grows = "split_feature" in structure
+        # The operator knows no tree without a branching: both ways of this one lead to its only leaf.
+        self.roots.append(self._branch(structure) if grows else self._append(0, 0.0, *self._leaf(structure) * 2))
 
-    def _add(self, part: dict[str, Any], counter: list[int]) -> int:
-        number = counter[0]
-        counter[0] += 1
-        row = len(self.tree)
-        leaf = "split_feature" not in part
-        self.tree.append(self.trees)
-        self.node.append(number)
-        self.feature.append(0 if leaf else int(part["split_feature"]))
-        self.mode.append("LEAF" if leaf else "BRANCH_LEQ")
-        self.value.append(0.0 if leaf else _at_most(float(part["threshold"])))
-        self.true_node.append(0)
-        self.false_node.append(0)
-        if leaf:
-            self.leaf_tree.append(self.trees)
-            self.leaf_node.append(number)
-            self.leaf_weight.append(self.share * float(part["leaf_value"]))
-        else:
-            self.true_node[row] = self._add(part["left_child"], counter)
-            self.false_node[row] = self._add(part["right_child"], counter)
-        return number
+    def _branch(self, part: dict[str, Any]) -> int:
+        row = self._append(int(part["split_feature"]), _at_most(float(part["threshold"])), 0, 0, 0, 0)
+        self.true_row[row], self.true_is_leaf[row] = self._child(part["left_child"])
+        self.false_row[row], self.false_is_leaf[row] = self._child(part["right_child"])
+        return row
+
+    def _child(self, part: dict[str, Any]) -> tuple[int, int]:
+        return (self._branch(part), 0) if "split_feature" in part else self._leaf(part)
+
+    def _leaf(self, part: dict[str, Any]) -> tuple[int, int]:
+        self.leaf_weight.append(self.share * float(part["leaf_value"]))
+        return len(self.leaf_weight) - 1, 1
+
+    def _append(
+        self, feature: int, threshold: float, true_row: int, true_is_leaf: int, false_row: int, false_is_leaf: int
+    ) -> int:
+        self.feature.append(feature)
+        self.threshold.append(threshold)
+        self.true_row.append(true_row)
+        self.true_is_leaf.append(true_is_leaf)
+        self.false_row.append(false_row)
+        self.false_is_leaf.append(false_is_leaf)
+        return len(self.feature) - 1
 
     def attributes(self) -> dict[str, Any]:
         return {
-            "nodes_treeids": self.tree, "nodes_nodeids": self.node, "nodes_featureids": self.feature,
-            "nodes_modes": self.mode, "nodes_values": self.value, "nodes_truenodeids": self.true_node,
-            "nodes_falsenodeids": self.false_node, "nodes_missing_value_tracks_true": [0] * len(self.tree),
-            "target_treeids": self.leaf_tree, "target_nodeids": self.leaf_node,
-            "target_ids": [0] * len(self.leaf_tree), "target_weights": self.leaf_weight,
+            "tree_roots": self.roots, "nodes_featureids": self.feature,
+            "nodes_splits": _tensor(np.array(self.threshold, np.float32)),
+            "nodes_modes": _tensor(np.full(len(self.feature), _BRANCH_LEQ, np.uint8)),
+            "nodes_truenodeids": self.true_row, "nodes_trueleafs": self.true_is_leaf,
+            "nodes_falsenodeids": self.false_row, "nodes_falseleafs": self.false_is_leaf,
+            "leaf_targetids": [0] * len(self.leaf_weight),
+            "leaf_weights": _tensor(np.array(self.leaf_weight, np.float32)),
         }  # fmt: skip
+
+
+def _tensor(values: NDArray[Any]) -> onnx.TensorProto:
+    return numpy_helper.from_array(values)
 
 
 def of_regime(flag: str, regressors: list[onnx.NodeProto]) -> list[onnx.NodeProto]:
