@@ -15,6 +15,8 @@ from vramcast.core.score import MAX_SCORE, score
 from vramcast.core.table import MOST_MIB, Bools, Ints, Mibs, PoolTable, Sweep
 
 Reasons = npt.NDArray[np.uint8]
+# Of nodes that are scored to offer one.
+_SHORTLIST = 3
 # More than any GPU has: the need on a product that nobody forecast for.
 _NEVER_MIB = MOST_MIB + 1
 
@@ -105,9 +107,21 @@ def offer_best(board: Board, decision: Decision, most: int) -> Decision:
 
     Equally good ones in the order in which the scheduler named them: it begins with others every time.
     """
-    fitting = np.flatnonzero(decision.fits)
+    fitting = _filled_best(board, decision, _SHORTLIST * most)
     points = scores(board, decision.demand, decision.sweep, decision.columns[fitting])
     order = np.argsort((MAX_SCORE - points).astype(np.uint8), kind="stable")
     offered = np.zeros_like(decision.fits)
     offered[fitting[order[:most]]] = True
     return replace(decision, fits=offered)
+
+
+def _filled_best(board: Board, decision: Decision, most: int) -> Ints:
+    """Where among the asked nodes those are that the demand fills best; scoring all of thousands would cost more."""
+    table, sweep = board.tables.get(decision.demand.ask.resource), decision.sweep
+    if table is None or sweep is None or most >= len(decision.fits):
+        return np.flatnonzero(decision.fits)
+    # The GPUs of a node are of one size, as good as always.
+    empty = sweep.spare_shares(table.size[0])[decision.columns]
+    empty[~decision.fits] = np.inf
+    best = np.sort(np.argpartition(empty, most)[:most])
+    return best[decision.fits[best]]

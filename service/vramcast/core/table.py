@@ -53,6 +53,11 @@ class Sweep:
         """On the emptiest of the GPUs that would be taken. (columns,)"""
         return np.asarray(self.spare[-1][columns] >> _INDEX_BITS, dtype=np.int64)
 
+    def spare_shares(self, size_mib: Mibs) -> npt.NDArray[np.float32]:
+        """The same as shares of these sizes, for every node; no sense where it does not fit. (nodes,)"""
+        sizes = np.maximum(size_mib[: len(self.fits)], 1)
+        return np.asarray(np.divide(self.spare[-1] >> _INDEX_BITS, sizes, dtype=np.float32))
+
 
 class PoolTable:
     """Room, holds and sizes of one resource. Shapes: (gpus, nodes) unless said otherwise."""
