@@ -53,15 +53,18 @@ async def _filter_described(service: Service, args: wire.ExtenderArgs, pod: PodR
     # From here to the end no await: what was seen is what is taken.
     feasible = int(np.count_nonzero(decision.fits))
     service.remember(pod)
+    offered = decision
     if feasible:
-        decision = _take(service, asked, decision, feasible)
+        offered = _take(service, asked, decision, feasible)
         service.turned_away.discard(pod.uid)
     else:
         service.turned_away.add(pod, service.state.revision, service.clock())
     counts = decision.counts() if feasible < len(decision.fits) else {}
     texts = wire.reason_texts(demand, counts)
     said = _count(service, pod, decision, feasible, counts, texts)
-    return Answer(wire.filter_result(args, asked, decision.fits, decision.reasons, texts), pod.key, decision=said)
+    # A choice is no verdict on the others, and the scheduler asks for reasons only where nothing fits.
+    told = texts if offered is decision else {}
+    return Answer(wire.filter_result(args, asked, offered.fits, decision.reasons, told), pod.key, decision=said)
 
 
 def _take(service: Service, asked: wire.Asked, decision: Decision, feasible: int) -> Decision:
