@@ -9,9 +9,7 @@ from typing import Any
 
 import msgspec
 import yaml
-from rich import box
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from vramcast.commands.manifests import Found, notes, read_manifest, undescribed
@@ -19,9 +17,9 @@ from vramcast.commands.sweep import SweepReport, print_sweep, sweep_json, sweep_
 from vramcast.core.errors import InvalidInput, InvalidTask
 from vramcast.core.forecast import Forecaster
 from vramcast.core.names import Product
-from vramcast.core.quantity import GIB
 from vramcast.core.task import Task, describe
 from vramcast.forecast.report import COMMON_PRODUCTS, ProductReport, report, report_json
+from vramcast.forecast.report_tables import parts_table, products_table
 from vramcast.forecast.sweep import Sweep
 
 OUTPUTS = ("table", "json", "yaml")
@@ -108,43 +106,11 @@ def _heading(found: Found, task: Task) -> str:
 def _print(console: Console, found: Found, task: Task, given: list[ProductReport]) -> None:
     first = given[0].forecast
     console.print(f"{_heading(found, task)}  [dim]({first.source}, {first.model_version})[/dim]", soft_wrap=True)
-    console.print(_products_table(given))
-    console.print(_parts_table(given))
+    console.print(products_table(given))
+    console.print(parts_table(given))
     for assumption in first.assumptions:
         console.print(f"  [dim]assumed:[/dim] {assumption}")
     console.print()
-
-
-def _products_table(given: list[ProductReport]) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column("GPU")
-    table.add_column("usable GiB", justify="right")
-    table.add_column("median", justify="right")
-    for risk in given[0].bounds_bytes:
-        table.add_column(f"risk {risk:g}", justify="right")
-    table.add_column(f"holds it at {given[0].forecast.risk:g}")
-    for line in given:
-        holds = {True: "[green]yes[/green]", False: "[red]no[/red]", None: "?"}[line.holds_it]
-        usable = "?" if line.usable_mib is None else f"{line.usable_mib / 1024:.1f}"
-        bounds = (_gib(size) for size in line.bounds_bytes.values())
-        table.add_row(line.forecast.product, usable, _gib(line.forecast.median_bytes), *bounds, holds)
-    return table
-
-
-def _parts_table(given: list[ProductReport]) -> Table:
-    """Of one product: most parts are the same on all."""
-    forecast = given[0].forecast
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title=f"on {forecast.product}", title_justify="left")
-    table.add_column("part")
-    table.add_column("GiB", justify="right")
-    table.add_column("because")
-    for part in forecast.parts:
-        table.add_row(part.name, _gib(part.size_bytes), part.because)
-    return table
-
-
-def _gib(size_bytes: int) -> str:
-    return f"{size_bytes / GIB:.2f}"
 
 
 def _who(found: Found, task: Task) -> dict[str, Any]:

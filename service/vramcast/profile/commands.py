@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
-from rich import box
 from rich.console import Console
 from rich.table import Table
 from torch import nn
@@ -17,12 +16,13 @@ from torch import nn
 from vramcast.core.errors import InvalidInput
 from vramcast.core.forecast import Forecaster
 from vramcast.core.names import Product
-from vramcast.core.quantity import GIB, MIB
+from vramcast.core.quantity import MIB
 from vramcast.core.task import parse_task
 from vramcast.core.vocabulary import PREFIX
 from vramcast.forecast.description import parse_profile
 from vramcast.forecast.profiles import encode_profile
 from vramcast.forecast.report import COMMON_PRODUCTS, ProductReport, report, report_json
+from vramcast.forecast.report_tables import parts_table, products_table
 from vramcast.forecast.summary import Summary, summarize
 from vramcast.profile.arguments import Asked
 from vramcast.profile.inputs import Inputs
@@ -160,15 +160,15 @@ def _print(console: Console, target: str, done: Profiled) -> None:
     if done.traced is None:
         console.print(f"\nIt cannot be traced here: {done.why_no_trace}", highlight=False)
         console.print(
-            f"This is the summary level. Add {PREFIX}activations (elements per sample that autograd keeps), or "
+            f"This is the summary level. Add {PREFIX}activations (elements that a sample keeps alive at the peak), or "
             f"{PREFIX}gpu-memory if you have measured it:",
             highlight=False,
         )
     else:
         if done.traced.on == "cpu":
             console.print("traced on the CPU with random weights: the pass looks at values", highlight=False)
-        console.print(_products(done.reports))
-        console.print(_forecast_parts(done.reports))
+        console.print(products_table(done.reports))
+        console.print(parts_table(done.reports))
         for assumption in done.reports[0].forecast.assumptions:
             console.print(f"  [dim]assumed:[/dim] {assumption}", highlight=False)
         console.print("\nAnnotations of the pod, with the profile:")
@@ -182,28 +182,3 @@ def _print_annotations(annotations: Mapping[str, str]) -> None:
     """To be copied: no colour, no line that is broken for the terminal's width."""
     for name, value in annotations.items():
         sys.stdout.write(f'{name}: "{value}"\n')
-
-
-def _products(given: Sequence[ProductReport]) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for title in ("GPU", "usable GiB", "median", f"bound at {given[0].forecast.risk:g}", "holds it"):
-        table.add_column(title, justify="left" if title in ("GPU", "holds it") else "right")
-    for line in given:
-        holds = {True: "[green]yes[/green]", False: "[red]no[/red]", None: "?"}[line.holds_it]
-        usable = "?" if line.usable_mib is None else f"{line.usable_mib / 1024:.1f}"
-        table.add_row(
-            line.forecast.product, usable, f"{line.forecast.median_bytes / GIB:.2f}",
-            f"{line.forecast.bound_bytes / GIB:.2f}", holds,
-        )  # fmt: skip
-    return table
-
-
-def _forecast_parts(given: Sequence[ProductReport]) -> Table:
-    forecast = given[0].forecast
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title=f"on {forecast.product}", title_justify="left")
-    table.add_column("part")
-    table.add_column("GiB", justify="right")
-    table.add_column("because")
-    for part in forecast.parts:
-        table.add_row(part.name, f"{part.size_bytes / GIB:.2f}", part.because)
-    return table
