@@ -9,6 +9,7 @@ import onnxruntime
 from onnx import helper
 
 from vramcast.forecast.features import FACTS, Regime
+from vramcast.train.export import ML_OPSET
 from vramcast.train.trees import ML_DOMAIN
 from vramcast.train.utilization import SM_ACTIVE, UtilizationTrees, append_nodes
 
@@ -28,7 +29,7 @@ def _run(trees: UtilizationTrees, facts: np.ndarray, network: np.ndarray) -> np.
     info = {name: helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, shape) for name, shape in shapes.items()}
     graph = helper.make_graph([], "use", [info["facts"], info["network_utilization"]], [info["utilization"]])
     append_nodes(graph, trees)
-    opsets = [helper.make_opsetid("", 18), helper.make_opsetid(ML_DOMAIN, 3)]
+    opsets = [helper.make_opsetid("", 18), helper.make_opsetid(ML_DOMAIN, ML_OPSET)]
     model = helper.make_model(graph, opset_imports=opsets, ir_version=8)
     session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
     return np.asarray(session.run(["utilization"], {"facts": facts, "network_utilization": network})[0])

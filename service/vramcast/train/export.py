@@ -27,7 +27,7 @@ from vramcast.train.utilization import UtilizationTrees, append_nodes
 
 TOLERANCE = 1e-4
 _OPSET = 18
-_ML_OPSET = 5  # the first with TreeEnsemble
+ML_OPSET = 5  # the first with TreeEnsemble
 _ROWS = "rows"
 _NETWORK_OUTPUTS = ("network_quantiles", "network_utilization")
 
@@ -52,7 +52,7 @@ class Ensemble(nn.Module):
 def export(networks: Sequence[ForecastNetwork], correction: Correction, utilization: UtilizationTrees) -> bytes:
     model = _export_networks(Stacked(networks).eval())
     if correction.medians or utilization.models:
-        model.opset_import.append(helper.make_opsetid(ML_DOMAIN, _ML_OPSET))
+        model.opset_import.append(helper.make_opsetid(ML_DOMAIN, ML_OPSET))
     _append_trees(model, correction)
     shape = [_ROWS, UTILIZATIONS]
     model.graph.output.append(helper.make_tensor_value_info("utilization", onnx.TensorProto.FLOAT, shape))
