@@ -9,17 +9,16 @@ from typing import Any
 
 import msgspec
 from rich import box
-from rich.console import Console
 from rich.table import Table
 
 from vramcast.core.errors import InvalidInput
 from vramcast.forecast.catalog import Catalog, Line, builtin_catalog
 from vramcast.forecast.description import parse_profile
+from vramcast.forecast.report_tables import new_console
 from vramcast.forecast.summary import summarize
 
 # Up to so many models, their activations are worked out too; of more, a list is wanted.
 _FEW = 20
-_PIPE_WIDTH = 100
 
 
 def run_catalog(search: str, output: str) -> None:
@@ -36,8 +35,7 @@ def run_catalog(search: str, output: str) -> None:
         rows = [_json(catalog, line, whole=len(found) <= _FEW) for line in found]
         sys.stdout.write(msgspec.json.format(msgspec.json.encode(rows), indent=1).decode() + "\n")
         return
-    console = Console()
-    Console(width=None if console.is_terminal else _PIPE_WIDTH).print(_table(catalog, found), highlight=False)
+    new_console().print(_table(catalog, found), highlight=False)
 
 
 def _table(catalog: Catalog, found: list[Line]) -> Table:

@@ -19,11 +19,10 @@ from vramcast.core.forecast import Forecaster
 from vramcast.core.names import Product
 from vramcast.core.task import Task, describe
 from vramcast.forecast.report import COMMON_PRODUCTS, ProductReport, report, report_json
-from vramcast.forecast.report_tables import parts_table, products_table
+from vramcast.forecast.report_tables import new_console, parts_table, products_table
 from vramcast.forecast.sweep import Sweep
 
 OUTPUTS = ("table", "json", "yaml")
-_PIPE_WIDTH = 100
 
 
 def run_forecast(
@@ -41,8 +40,7 @@ def run_forecast(
         raise InvalidInput("--plot: nothing to draw without --sweep, such as --sweep batch-size=8..256")
     products = tuple(Product(gpu) for gpu in gpus) or COMMON_PRODUCTS
     tasks = _read_tasks(paths)
-    console = Console()
-    console = Console(width=None if console.is_terminal else _PIPE_WIDTH)
+    console = new_console()
     if sweep is None:
         reports = [(found, task, _told(found, forecaster, task, products)) for found, task in tasks]
         if output == "table":

@@ -5,10 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rich import box
+from rich.console import Console
 from rich.table import Table
 
 from vramcast.core.quantity import GIB
 from vramcast.forecast.report import ProductReport
+
+# In a pipe nobody says how wide a line may be.
+_PIPE_WIDTH = 100
+
+
+def new_console() -> Console:
+    console = Console()
+    return console if console.is_terminal else Console(width=_PIPE_WIDTH)
 
 
 def products_table(given: Sequence[ProductReport]) -> Table:

@@ -22,7 +22,7 @@ from vramcast.core.vocabulary import PREFIX
 from vramcast.forecast.description import parse_profile
 from vramcast.forecast.profiles import encode_profile
 from vramcast.forecast.report import COMMON_PRODUCTS, ProductReport, report, report_json
-from vramcast.forecast.report_tables import parts_table, products_table
+from vramcast.forecast.report_tables import new_console, parts_table, products_table
 from vramcast.forecast.summary import Summary, summarize
 from vramcast.profile.arguments import Asked
 from vramcast.profile.inputs import Inputs
@@ -32,7 +32,6 @@ from vramcast.profile.profiling import Traced, Untraceable, family, profile_netw
 from vramcast.profile.tracing import leaves
 
 _SHAPE = re.compile(r"[1-9]\d{0,6}(x[1-9]\d{0,6}){0,4}", re.ASCII)
-_PIPE_WIDTH = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +53,7 @@ def run_profile(asked: Asked, output: str, forecaster: Forecaster) -> None:
     if output == "json":
         sys.stdout.write(msgspec.json.format(msgspec.json.encode(as_json(done)), indent=1).decode() + "\n")
         return
-    console = Console()
-    _print(Console(width=None if console.is_terminal else _PIPE_WIDTH), asked.target, done)
+    _print(new_console(), asked.target, done)
 
 
 def profile_target(asked: Asked, forecaster: Forecaster) -> Profiled:
