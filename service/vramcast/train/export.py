@@ -22,7 +22,7 @@ from vramcast.forecast.tokens import TOKEN_WIDTH, TOKENS
 from vramcast.train.dataset import Dataset
 from vramcast.train.network import MEDIAN, QUANTILES, UTILIZATIONS, ForecastNetwork
 from vramcast.train.stacked import Stacked
-from vramcast.train.trees import BLEND, ML_DOMAIN, SHARPENED, Correction, of_regime, regressor_node
+from vramcast.train.trees import BLEND, DISTANCE_BLEND, ML_DOMAIN, SHARPENED, Correction, of_regime, regressor_node
 from vramcast.train.utilization import UtilizationTrees, append_nodes
 
 TOLERANCE = 1e-4
@@ -91,6 +91,8 @@ def _append_trees(model: onnx.ModelProto, correction: Correction) -> None:
         "median_index": np.array([MEDIAN], np.int64),
         "blend": np.array([BLEND], np.float32),
         "least_distance": np.array([MIN_SPREAD], np.float32),
+        "distance_blend": np.array([DISTANCE_BLEND], np.float32),
+        "distance_rest": np.array([1.0 - DISTANCE_BLEND], np.float32),
         "sharpened": np.array([SHARPENED], np.float32),
         **{f"flag_{regime}_index": np.array([regime], np.int64) for regime in correction.medians},
     }
@@ -131,9 +133,10 @@ def _combining_nodes(regimes: list[int]) -> list[onnx.NodeProto]:
         node("Add", ["network_median", "move"], ["median"]),
         node("Sub", ["network_quantiles", "network_median"], ["distance"]),
         node("Max", ["distance", "least_distance"], ["some_distance"]),
-        node("Exp", ["log_distance"], ["tree_distance"]),
-        node("Mul", ["some_distance", "tree_distance"], ["squared"]),
-        node("Sqrt", ["squared"], ["sharp"]),
+        node("Pow", ["some_distance", "distance_rest"], ["own_part"]),
+        node("Mul", ["log_distance", "distance_blend"], ["blended_distance"]),
+        node("Exp", ["blended_distance"], ["tree_part"]),
+        node("Mul", ["own_part", "tree_part"], ["sharp"]),
         node("Mul", ["corrected", "sharpened"], ["use_sharp"]),
         node("Sub", ["sharp", "distance"], ["sharper"]),
         node("Mul", ["sharper", "use_sharp"], ["sharpening"]),

@@ -162,7 +162,7 @@ def correct_unseen(data: Dataset, unseen: Unseen) -> Corrected:
         corrections.append(correction)
     medians = told.quantiles[:, MEDIAN] + BLEND * (said - told.quantiles[:, MEDIAN])
     keeps = _regimes_that_gain(told, medians)
-    missed = (told.target - medians).astype(np.float32)
+    missed = told.target - told.quantiles[:, MEDIAN]
     shipped = told.quantiles.copy()
     for fold, correction in enumerate(corrections):
         rows = told.fold == fold

@@ -1,9 +1,9 @@
 """Boosted trees that correct the network, as operators of the same ONNX graph.
 
 Two kinds of ensembles per regime, because each regime leaves another kind of rest: some, averaged over seeds, pull the
-median towards their own, another says how far off the median tends to be, which sharpens the spread that the everyday
-bounds stand on. The far tail stays the network's. Trees on what the network *missed* were worse than none: the
-networks of two folds miss different things (docs/log.md).
+median towards their own, others say how far off the network tends to be, which sharpens the spread that the everyday
+bounds stand on. The far tail stays the network's. Medians fitted on what the network *missed* were worse than none:
+the networks of two folds miss different things (docs/log.md).
 """
 
 from __future__ import annotations
@@ -30,20 +30,26 @@ _MIN_ROWS = 60
 # Replays without cuDNN are right to the MiB: trees would only add noise.
 _EXACT = Regime.REPLAYED
 # How far the median moves from the network's to the trees'.
-BLEND = 0.7
-# Ensembles of the median per regime, which differ by their seed alone: their mean wavers less than any of them.
+BLEND = 0.8
+# The same for the logarithm of a distance from the median.
+DISTANCE_BLEND = 0.65
+# Ensembles of one kind per regime, which differ by their seed alone: their mean wavers less than any of them.
 BAGS = 3
 # Quantiles whose distance from the median the trees sharpen; the last, the far tail, is not among them.
 SHARPENED = tuple(0.5 < level < 0.99 for level in QUANTILES)
 _FLOOR = 0.004  # of the distance, before its logarithm
 
 
-def median_parameters(seed: int) -> dict[str, Any]:
-    return _parameters(seed) | {"objective": "l1", "n_estimators": 350, "learning_rate": 0.05, "num_leaves": 20}
+def median_parameters(regime: Regime, seed: int) -> dict[str, Any]:
+    sizes: dict[str, Any] = {"n_estimators": 350, "learning_rate": 0.05, "num_leaves": 20}
+    if regime is Regime.TRACED:
+        # Thresholds drawn at random: what the other regimes tell exactly is a jumble of architectures here.
+        sizes |= {"n_estimators": 500, "num_leaves": 31, "extra_trees": True}
+    return _parameters(seed) | {"objective": "l1"} | sizes
 
 
 def distance_parameters(seed: int) -> dict[str, Any]:
-    sizes = {"n_estimators": 250, "learning_rate": 0.04, "num_leaves": 15, "min_child_samples": 20}
+    sizes = {"n_estimators": 250, "learning_rate": 0.04, "num_leaves": 31, "min_child_samples": 20}
     return _parameters(seed) | {"objective": "l2"} | sizes
 
 
@@ -97,7 +103,8 @@ def apply(quantiles: Floats, said: Said) -> Floats:
     corrected = said.corrected[:, None]
     moved = median + np.where(corrected, BLEND * (said.median[:, None] - median), 0.0)
     distance = quantiles - median
-    sharp = np.sqrt(np.maximum(distance, MIN_SPREAD) * np.exp(said.log_distance)[:, None])
+    own = np.maximum(distance, MIN_SPREAD) ** (1.0 - DISTANCE_BLEND)
+    sharp = own * np.exp(DISTANCE_BLEND * said.log_distance)[:, None]
     distance = np.where(corrected & np.array(SHARPENED), sharp, distance)
     return (moved + distance).astype(np.float32)
 
@@ -111,24 +118,27 @@ def fit_medians(facts: Floats, regimes: NDArray[np.int64], target: Floats, weigh
     for regime in Regime:
         rows = regimes == regime
         if regime is not _EXACT and np.count_nonzero(rows) >= _MIN_ROWS:
-            correction.medians[int(regime)] = tuple(
-                lightgbm.LGBMRegressor(**median_parameters(BAGS * seed + bag)).fit(
-                    facts[rows], target[rows], sample_weight=weights[rows]
-                )
-                for bag in range(BAGS)
-            )
+            bag = [median_parameters(regime, BAGS * seed + number) for number in range(BAGS)]
+            correction.medians[int(regime)] = _fit(bag, facts[rows], target[rows], weights[rows])
     return correction
 
 
 def fit_distances(
     correction: Correction, stacked: Floats, regimes: NDArray[np.int64], missed: Floats, weights: Floats, seed: int
 ) -> None:
-    """`missed` is of rows that neither network nor trees had seen."""
+    """`missed` is by how much networks missed rows that they had not seen.
+
+    What network and trees together missed teaches less: it is more of an accident.
+    """
     for regime in correction.medians:
         rows = regimes == regime
-        model = lightgbm.LGBMRegressor(**distance_parameters(seed))
+        bag = [distance_parameters(BAGS * seed + number) for number in range(BAGS)]
         target = np.log(np.abs(missed[rows]) + _FLOOR)
-        correction.distances[regime] = (model.fit(stacked[rows], target, sample_weight=weights[rows]),)
+        correction.distances[regime] = _fit(bag, stacked[rows], target, weights[rows])
+
+
+def _fit(bag: list[dict[str, Any]], inputs: Floats, target: Floats, weights: Floats) -> Bag:
+    return tuple(lightgbm.LGBMRegressor(**one).fit(inputs, target, sample_weight=weights) for one in bag)
 
 
 def regressor_node(bag: Bag, source: str, result: str) -> onnx.NodeProto:
