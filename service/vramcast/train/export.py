@@ -22,7 +22,16 @@ from vramcast.forecast.tokens import TOKEN_WIDTH, TOKENS
 from vramcast.train.dataset import Dataset
 from vramcast.train.network import MEDIAN, QUANTILES, UTILIZATIONS, ForecastNetwork
 from vramcast.train.stacked import Stacked
-from vramcast.train.trees import BLEND, DISTANCE_BLEND, ML_DOMAIN, SHARPENED, Correction, of_regime, regressor_node
+from vramcast.train.trees import (
+    BLEND,
+    DISTANCE_BLEND,
+    ML_DOMAIN,
+    MOST_DISTANCE,
+    SHARPENED,
+    Correction,
+    of_regime,
+    regressor_node,
+)
 from vramcast.train.utilization import UtilizationTrees, append_nodes
 
 TOLERANCE = 1e-4
@@ -91,6 +100,7 @@ def _append_trees(model: onnx.ModelProto, correction: Correction) -> None:
         "median_index": np.array([MEDIAN], np.int64),
         "blend": np.array([BLEND], np.float32),
         "least_distance": np.array([MIN_SPREAD], np.float32),
+        "most_distance": np.array([MOST_DISTANCE], np.float32),
         "distance_blend": np.array([DISTANCE_BLEND], np.float32),
         "distance_rest": np.array([1.0 - DISTANCE_BLEND], np.float32),
         "sharpened": np.array([SHARPENED], np.float32),
@@ -136,7 +146,8 @@ def _combining_nodes(regimes: list[int]) -> list[onnx.NodeProto]:
         node("Pow", ["some_distance", "distance_rest"], ["own_part"]),
         node("Mul", ["log_distance", "distance_blend"], ["blended_distance"]),
         node("Exp", ["blended_distance"], ["tree_part"]),
-        node("Mul", ["own_part", "tree_part"], ["sharp"]),
+        node("Mul", ["own_part", "tree_part"], ["any_sharp"]),
+        node("Min", ["any_sharp", "most_distance"], ["sharp"]),
         node("Mul", ["corrected", "sharpened"], ["use_sharp"]),
         node("Sub", ["sharp", "distance"], ["sharper"]),
         node("Mul", ["sharper", "use_sharp"], ["sharpening"]),

@@ -37,6 +37,9 @@ DISTANCE_BLEND = 0.65
 BAGS = 3
 # Quantiles whose distance from the median the trees sharpen; the last, the far tail, is not among them.
 SHARPENED = tuple(0.5 < level < 0.99 for level in QUANTILES)
+# Beyond this a sharpened distance tells oddity and no longer distance: on unseen runs the bounds of those that were
+# given more covered no more of them, and a network unlike any measured one would be bounded at thrice its median.
+MOST_DISTANCE = 0.2
 _FLOOR = 0.004  # of the distance, before its logarithm
 
 
@@ -104,7 +107,7 @@ def apply(quantiles: Floats, said: Said) -> Floats:
     moved = median + np.where(corrected, BLEND * (said.median[:, None] - median), 0.0)
     distance = quantiles - median
     own = np.maximum(distance, MIN_SPREAD) ** (1.0 - DISTANCE_BLEND)
-    sharp = own * np.exp(DISTANCE_BLEND * said.log_distance)[:, None]
+    sharp = np.minimum(own * np.exp(DISTANCE_BLEND * said.log_distance)[:, None], MOST_DISTANCE)
     distance = np.where(corrected & np.array(SHARPENED), sharp, distance)
     return (moved + distance).astype(np.float32)
 
