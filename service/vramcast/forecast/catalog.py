@@ -11,7 +11,7 @@ import math
 import struct
 import threading
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import lru_cache
@@ -24,7 +24,7 @@ from vramcast.forecast.description import Description, parse_profile, unfold_lay
 from vramcast.forecast.scaling import scaled_profile
 
 FILE = "catalog.bin"
-MAGIC = b"vramcast catalog 1\n"
+MAGIC = b"vramcast catalog 2\n"
 _LENGTH = struct.Struct("<I")
 _NEAREST = 4
 # Exponents hold near where they were found.
@@ -44,6 +44,7 @@ class Line:
     family: str
     parameters: int
     layers: int
+    activations: int  # elements per sample at the size below, as a summary tells them
     input_shape: tuple[int, ...] | None
     sequence_length: int | None
     start: int
@@ -63,6 +64,9 @@ class Catalog:
         self._lines = lines
         self._entries = entries
         self._by_plain_name = {plain(name): name for name in lines}
+        self._by_layers: dict[int, list[Line]] = {}
+        for line in lines.values():
+            self._by_layers.setdefault(line.layers, []).append(line)
         self._described: dict[tuple[str, tuple[int, ...] | None, int | None], Named] = {}
         self._lock = threading.Lock()
 
@@ -78,6 +82,10 @@ class Catalog:
         """By its name, however it is spelled: case, a timm tag or the organization on the hub do not matter."""
         known = self._lines.get(name)
         return known if known is not None else self._lines.get(self._by_plain_name.get(plain(name), ""))
+
+    def with_layers(self, count: int) -> Sequence[Line]:
+        """Every model of so many layers."""
+        return self._by_layers.get(count, ())
 
     def nearest(self, name: str) -> list[str]:
         """Names to suggest: the same model of another source first."""
@@ -174,12 +182,13 @@ def plain(name: str) -> str:
 
 
 def write_catalog(path: Path, entries: Mapping[str, Mapping[str, Any]]) -> None:
-    """`entries` have a `summary` for the index; their layers may be folded."""
+    """`entries` have a `summary` (layers, activations) for the index; their layers may be folded."""
     index, blobs, start = [], [], 0
     for name, entry in sorted(entries.items()):
         blob = zlib.compress(json.dumps({k: v for k, v in entry.items() if k != "summary"}).encode(), 9)
         shape, tokens = entry.get("input_shape"), entry.get("sequence_length")
-        index.append([name, entry["family"], entry["parameters"], entry["summary"][0], shape, tokens, start, len(blob)])
+        totals = [entry["parameters"], *entry["summary"]]
+        index.append([name, entry["family"], *totals, shape, tokens, start, len(blob)])
         blobs.append(blob)
         start += len(blob)
     packed = zlib.compress(json.dumps(index, separators=(",", ":")).encode(), 9)
@@ -203,8 +212,9 @@ def read_catalog(path: Path) -> Catalog:
 
 
 def _line(row: list[Any]) -> Line:
-    name, family, parameters, layers, shape, tokens, start, length = row
-    return Line(name, family, parameters, layers, tuple(shape) if shape else None, tokens, start, length)
+    name, family, parameters, layers, activations, shape, tokens, start, length = row
+    input_shape = tuple(shape) if shape else None
+    return Line(name, family, parameters, layers, activations, input_shape, tokens, start, length)
 
 
 @lru_cache(maxsize=1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from vramcast.core.errors import FieldError, InvalidTask
 from vramcast.core.forecast import Forecast, Part, Source
@@ -15,6 +15,7 @@ from vramcast.core.vocabulary import PREFIX, Level
 from vramcast.forecast import physics
 from vramcast.forecast.catalog import Catalog, CatalogUnusable, builtin_catalog
 from vramcast.forecast.description import Description
+from vramcast.forecast.lookalike import DOUBT, layers_of, lookalike
 from vramcast.forecast.profiles import decode_profile
 from vramcast.forecast.thumb import bound_factor
 
@@ -47,10 +48,11 @@ class RememberingForecaster(ABC):
         risk = task.max_oom_risk if task.max_oom_risk is not None else self._default_risk
         if task.level is Level.GIVEN and task.gpu_memory_mib is not None:
             return _given(task.gpu_memory_mib * MIB, product, risk)
-        network, assumed = described_network(task)
-        if assumed:
-            task = replace(task, assumptions=(*task.assumptions, *assumed))
-        return self.forecast_network(network, task, product, risk)
+        described = described_network(task)
+        if described.assumptions:
+            task = replace(task, assumptions=(*task.assumptions, *described.assumptions))
+        forecast = self.forecast_network(described.network, task, product, risk)
+        return replace(forecast, bound_bytes=round(described.doubt * forecast.bound_bytes))
 
     @property
     @abstractmethod
@@ -97,14 +99,35 @@ def _from_prior(prior: physics.Prior, task: Task, product: Product, risk: float,
     )
 
 
-def described_network(task: Task) -> tuple[Description | None, tuple[str, ...]]:
+@dataclass(frozen=True, slots=True)
+class Described:
     """The layers, where the description tells them (None for a summary), and what had to be assumed to know them."""
+
+    network: Description | None = None
+    assumptions: tuple[str, ...] = ()
+    doubt: float = 1.0  # what the bound is multiplied by, because the network may be another
+
+
+def described_network(task: Task) -> Described:
     if task.level is Level.PROFILE and task.profile is not None:
-        return decode_profile(task.profile), ()
+        return Described(decode_profile(task.profile))
     if task.level is Level.NAME and task.model is not None:
         named = _catalog(task.model).describe(task.model, task.input_size, task.sequence_length)
-        return named.network, named.assumptions
-    return None, ()
+        return Described(named.network, named.assumptions)
+    return _looked_up(task)
+
+
+def _looked_up(task: Task) -> Described:
+    """A summary has the layers of the known network whose numbers it has."""
+    try:
+        catalog = builtin_catalog()
+    except CatalogUnusable:
+        return Described()
+    line = lookalike(catalog.with_layers(task.layers or 0), task)
+    if line is None:
+        return Described()
+    assumed = f"the layers of {line.name}, whose parameters, layers and activations these are"
+    return Described(layers_of(catalog, line, task), (assumed,), DOUBT)
 
 
 def _catalog(model: str) -> Catalog:

@@ -128,7 +128,7 @@ def told(words: dict[str, str], network: Description | None) -> tuple[Descriptio
     if task is None:
         raise ValueError("task says nothing")
     if network is None:
-        network, _ = described_network(task)
+        network = described_network(task).network
     if network is None:
         return None, task
     family = network.family if network.family in set(Architecture) else None
