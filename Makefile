@@ -10,7 +10,7 @@ unexport PYTHONDONTWRITEBYTECODE
 TRAIN := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/vramcast/train-$(shell sha256sum requirements/train.txt | cut -c1-12)
 
 .DEFAULT_GOAL := help
-.PHONY: help install run controlplane test test-units test-e2e test-fast lint format dist bench lock clean
+.PHONY: help install run controlplane test test-units test-e2e test-fast lint format dist bench predictors lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -79,10 +79,17 @@ bench: .venv/dev.stamp controlplane ## every benchmark; results go to docs/bench
 	@$(BIN)/python bench/filter.py --out docs/benchmarks/filter.md
 	@$(BIN)/python -m bench.scheduler --out docs/benchmarks/scheduler.md
 
+predictors: $(TRAIN)/ready ## every predictor on the same rows into docs/predictors.md: make predictors DATA=DIR
+	@test -n "$(DATA)" || { echo "which measurements? make predictors DATA=DIR" >&2; exit 1; }
+	@$(TRAIN)/bin/python -m pip --disable-pip-version-check --quiet install --no-compile --require-hashes \
+	  -r requirements/predictors.txt
+	@PYTHONPATH=service $(TRAIN)/bin/python -m bench.predictors --data $(DATA) --out docs/predictors.md $(ARGS)
+
 lock: .venv/dev.stamp ## pin every dependency with hashes (no index address is written)
 	@$(PIP) install uv
 	@for target in "build requirements/build.in" "serve pyproject.toml" "dev pyproject.toml --extra dev" \
-	    "train pyproject.toml --extra train --extra catalog --extra dev"; do \
+	    "train pyproject.toml --extra train --extra catalog --extra dev" \
+	    "predictors pyproject.toml --extra train --extra predictors --constraints requirements/train.txt"; do \
 	  set -- $$target; name=$$1; shift; \
 	  $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --upgrade \
 	    --custom-compile-command "make lock" "$$@" --output-file requirements/$$name.txt || exit 1; \

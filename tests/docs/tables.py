@@ -10,6 +10,7 @@ from typing import Any
 
 import yaml
 
+from tests.docs.accuracy import accuracy_table, summary_table
 from vramcast.commands.annotations import markdown_rules, markdown_table, schema_text
 from vramcast.settings import ENV_PREFIX, Settings
 
@@ -90,7 +91,7 @@ def filled(page: Path) -> str:
 
     def make(match: re.Match[str]) -> str:
         name = match[2]
-        made = {"annotations": markdown_table, "rules": markdown_rules}.get(name, partial(_example, name))()
+        made = _TABLES.get(name, partial(_example, name))()
         return f"{match[1]}{made}{match[3]}"
 
     return _MADE.sub(make, page.read_text())
@@ -100,12 +101,20 @@ def _example(name: str) -> str:
     return f"```yaml\n{(REPOSITORY / name).read_text()}```\n"
 
 
+_TABLES = {
+    "annotations": markdown_table,
+    "rules": markdown_rules,
+    "accuracy": accuracy_table,
+    "summary-accuracy": summary_table,
+}
+FORECAST = REPOSITORY / "docs/forecast.md"
 README, ANNOTATIONS = REPOSITORY / "README.md", REPOSITORY / "docs/annotations.md"
 PAGES = {
     REPOSITORY / "docs/settings.md": settings_page,
     CHART / "README.md": chart_page,
     README: partial(filled, README),
     ANNOTATIONS: partial(filled, ANNOTATIONS),
+    FORECAST: partial(filled, FORECAST),
     REPOSITORY / "docs/annotations.schema.json": schema_text,
 }
 

@@ -12,13 +12,8 @@ from rich import box
 from rich.table import Table
 
 from vramcast.core.errors import InvalidInput
-from vramcast.forecast.catalog import Catalog, Line, builtin_catalog
-from vramcast.forecast.description import parse_profile
+from vramcast.forecast.catalog import Line, builtin_catalog
 from vramcast.forecast.report_tables import new_console
-from vramcast.forecast.summary import summarize
-
-# Up to so many models, their activations are worked out too; of more, a list is wanted.
-_FEW = 20
 
 
 def run_catalog(search: str, output: str) -> None:
@@ -32,20 +27,19 @@ def run_catalog(search: str, output: str) -> None:
         meant = f"did you mean {', '.join(near)}?" if near else "`vramcast catalog` lists all"
         raise InvalidInput(f"no model of the catalog has {search!r} in its name; {meant}")
     if output == "json":
-        rows = [_json(catalog, line, whole=len(found) <= _FEW) for line in found]
+        rows = [_json(line) for line in found]
         sys.stdout.write(msgspec.json.format(msgspec.json.encode(rows), indent=1).decode() + "\n")
         return
-    new_console().print(_table(catalog, found), highlight=False)
+    new_console().print(_table(found, len(catalog)), highlight=False)
 
 
-def _table(catalog: Catalog, found: list[Line]) -> Table:
-    few = len(found) <= _FEW
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, caption=f"{len(found)} of {len(catalog)} models")
-    for title in ("model", "family", "parameters", "layers", "input", *(["activations"] if few else [])):
+def _table(found: list[Line], known: int) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, caption=f"{len(found)} of {known} models")
+    for title in ("model", "family", "parameters", "layers", "input", "activations"):
         table.add_column(title, justify="left" if title in ("model", "family") else "right")
     for line in found:
-        cells = [line.name, line.family, f"{line.parameters / 1e6:,.1f}M", str(line.layers), _input(line)]
-        table.add_row(*cells, *([f"{_activations(catalog, line) / 1e6:,.1f}M"] if few else []))
+        totals = (f"{line.parameters / 1e6:,.1f}M", str(line.layers), _input(line), f"{line.activations / 1e6:,.1f}M")
+        table.add_row(line.name, line.family, *totals)
     return table
 
 
@@ -53,19 +47,15 @@ def _input(line: Line) -> str:
     return "x".join(map(str, line.input_shape)) if line.input_shape else f"{line.sequence_length} tokens"
 
 
-def _activations(catalog: Catalog, line: Line) -> int:
-    return summarize(parse_profile(catalog.profile(line, None, None))).activations
-
-
-def _json(catalog: Catalog, line: Line, *, whole: bool) -> dict[str, Any]:
+def _json(line: Line) -> dict[str, Any]:
     return {
         "model": line.name,
         "architecture": line.family,
         "parameters": line.parameters,
         "layers": line.layers,
+        "activations": line.activations,
         "input_size": line.input_shape,
         "sequence_length": line.sequence_length,
-        **({"activations": _activations(catalog, line)} if whole else {}),
     }
 
 
