@@ -1,7 +1,7 @@
 """The ensemble as one network: the same arithmetic on stacked weights, so that five cost little more than one.
 
 A row is forecast by itself, so what an ensemble costs is its count of operators, not its arithmetic. Weights of all
-members are stacked along a first axis and multiplied at once; the GRUs become one with weights in blocks along the
+members are stacked along a first axis and multiplied at once; pairs of GRUs become one with weights in blocks along the
 diagonal. Shapes are constants but for one -1, which leaves no arithmetic on shapes in the graph.
 """
 
@@ -18,6 +18,8 @@ from vramcast.forecast.tokens import TOKENS
 from vramcast.train.network import CLIP, QUANTILES, Encoder, ForecastNetwork, ordered
 
 _GATES = 3
+# GRUs in one: a pair's zeros beside the diagonal cost less than a further operator, those of ten cost more.
+_BESIDE = 2
 
 
 class _Linear(nn.Module):
@@ -69,7 +71,8 @@ class Stacked(nn.Module):
             self.register_buffer(name, torch.stack([getattr(network, name)[None] for network in networks]))
         self.register_buffer("kind", torch.stack([network.kind.weight.detach() for network in networks]))
         self.embed, self.join = _each(networks, lambda n: n.embed), _each(networks, lambda n: n.join)
-        self.gru = _block_gru([network.gru for network in networks])
+        grus = [network.gru for network in networks]
+        self.grus = nn.ModuleList(_block_gru(grus[at : at + _BESIDE]) for at in range(0, len(grus), _BESIDE))
         self.encoders = nn.ModuleList(_Encoder(layer) for layer in zip(*(n.encoders for n in networks), strict=True))
         self.facts1 = _each(networks, lambda n: _nth(n.facts, 0))
         self.facts2 = _each(networks, lambda n: _nth(n.facts, 3))
@@ -103,14 +106,21 @@ class Stacked(nn.Module):
         x = (embedded + cast(Tensor, self.kind).index_select(1, kinds.reshape(-1))) * present
         if self.shape.recurrent:
             beside = x.reshape(members, -1, TOKENS, width).permute(1, 2, 0, 3).reshape(-1, TOKENS, members * width)
-            read = self.gru(beside)[0].reshape(-1, TOKENS, 2, members, self.shape.recurrent_width)
-            read = read.permute(3, 0, 1, 2, 4).reshape(members, -1, 2 * self.shape.recurrent_width)
+            grus = [cast(nn.GRU, gru) for gru in self.grus]
+            parts = beside.split([gru.input_size for gru in grus], dim=2)
+            reads = [self._recall(gru, part) for gru, part in zip(grus, parts, strict=True)]
+            read = torch.cat(reads, dim=3).permute(3, 0, 1, 2, 4).reshape(members, -1, 2 * self.shape.recurrent_width)
             x = (x + self.join(read)) * present
         if self.shape.attention:
             bias = (present.reshape(-1, 1, 1, TOKENS) - 1.0) * 1e4
             for encoder in self.encoders:
                 x = encoder(x, bias)
         return x
+
+    def _recall(self, gru: nn.GRU, beside: Tensor) -> Tensor:
+        """(rows, tokens, directions, members, width)"""
+        members = gru.hidden_size // self.shape.recurrent_width
+        return gru(beside)[0].reshape(-1, TOKENS, 2, members, self.shape.recurrent_width)
 
 
 def _each(networks: Sequence[ForecastNetwork], part: Callable[[ForecastNetwork], nn.Linear]) -> _Linear:

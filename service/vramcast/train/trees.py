@@ -47,7 +47,7 @@ def median_parameters(regime: Regime, seed: int) -> dict[str, Any]:
     sizes: dict[str, Any] = {"n_estimators": 350, "learning_rate": 0.05, "num_leaves": 20}
     if regime is Regime.TRACED:
         # Thresholds drawn at random: what the other regimes tell exactly is a jumble of architectures here.
-        sizes |= {"n_estimators": 500, "num_leaves": 31, "extra_trees": True}
+        sizes |= {"n_estimators": 300, "num_leaves": 31, "extra_trees": True}
     return _parameters(seed) | {"objective": "l1"} | sizes
 
 
