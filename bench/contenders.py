@@ -53,23 +53,19 @@ def bin_mib(source: str) -> int:
     return _BIN_MIB.get(source, _DEFAULT_BIN_MIB)
 
 
-def usable(data: Dataset) -> NDArray[np.bool_]:
-    return np.asarray(~data.suspect & ~data.censored)
-
-
 def shipped(data: Dataset, work: Path, progress: Progress) -> Floats:
     """What ships, each row by networks and trees of the other folds; networks that `vramcast train` kept are used."""
     unseen = cross_validate(data, Shape(), Schedule(), _SEEDS, work, progress).unseen
     return np.asarray(data.prior_mib * np.exp(correct_unseen(data, unseen).shipped[:, MEDIAN]))
 
 
-def of_memory(records: list[Record], data: Dataset, work: Path, progress: Progress) -> list[Contender]:
-    inputs = gpumemnet.read_inputs(records)
+def of_memory(
+    records: list[Record], data: Dataset, inputs: gpumemnet.Inputs, work: Path, progress: Progress
+) -> list[Contender]:
     return [*_formulas(records, data), *_trees(data), *_binned(data, inputs), *_networks(data, work, progress)]
 
 
-def of_sm_active(records: list[Record], data: Dataset) -> Iterator[Contender]:
-    inputs = gpumemnet.read_inputs(records)
+def of_sm_active(data: Dataset, inputs: gpumemnet.Inputs) -> Iterator[Contender]:
     for members, make, epochs in _MEMBERS:
         for source in SM_ACTIVE_CUTS:
             yield Contender(
@@ -104,7 +100,7 @@ def _trees(data: Dataset) -> Iterator[Contender]:
 
 
 def _regressors() -> dict[str, Callable[[], Any]]:
-    # Late and one by one: each is an extra of its own.
+    # Late: an extra.
     from catboost import CatBoostRegressor  # noqa: PLC0415
     from lightgbm import LGBMRegressor  # noqa: PLC0415
     from xgboost import XGBRegressor  # noqa: PLC0415
@@ -137,7 +133,7 @@ def _cross_predict(data: Dataset, inputs: NDArray[np.float32], prior_mib: Floats
     for source in SOURCES:
         for number in range(FOLDS):
             own = data.source == source
-            training, unseen = own & (fold != number) & usable(data), own & (fold == number)
+            training, unseen = own & (fold != number) & data.usable, own & (fold == number)
             if training.any() and unseen.any():
                 said[unseen] = make().fit(inputs[training], target[training]).predict(inputs[unseen])
     return np.asarray(prior_mib * np.exp(said))
@@ -153,7 +149,7 @@ def _binned(data: Dataset, inputs: gpumemnet.Inputs) -> Iterator[Contender]:
 def _voted_mib(data: Dataset, inputs: gpumemnet.Inputs, source: str, make: gpumemnet.Members, epochs: int) -> Floats:
     """What is said is the middle of the bin."""
     width = bin_mib(source)
-    known = usable(data) & (data.source == source)
+    known = data.usable & (data.source == source)
     bins = np.floor(data.measured_mib / width).astype(np.int64)
     voted = gpumemnet.classify(inputs, bins, known, deal(data, FOLDS, 0), make, epochs)
     return np.where(known, (voted + 0.5) * width, np.nan)
@@ -168,7 +164,7 @@ def _voted_class(data: Dataset, inputs: gpumemnet.Inputs, source: str, make: gpu
 def sm_active_classes(data: Dataset, source: str) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
     """Low, medium, high of the rows that are known."""
     measured = data.utilization[:, TARGETS.index("sm_active")]
-    known = usable(data) & (data.source == source) & ~np.isnan(measured)
+    known = data.usable & (data.source == source) & ~np.isnan(measured)
     return np.where(known, np.digitize(measured, SM_ACTIVE_CUTS[source]), 0), known
 
 

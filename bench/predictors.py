@@ -21,8 +21,8 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+from bench import gpumemnet
 from bench.contenders import SOURCES, Contender, Floats, bin_mib, of_memory, of_sm_active, shipped, sm_active_classes
-from bench.contenders import usable as usable_rows
 from bench.paired import Difference, compare
 
 from vramcast.train.crossval import load_dataset
@@ -69,11 +69,12 @@ def main() -> None:
     ours = bench.said(Contender(_SHIPPED + manifest["version"], partial(shipped, data, chosen.work, progress)))
     rows = list(_manifest_rows(manifest))
     _check_same(_judge(_SHIPPED, data, ours), rows)
-    others = bench.run(of_memory(records, data, chosen.work, progress), chosen.skip)
+    inputs = gpumemnet.read_inputs(records)
+    others = bench.run(of_memory(records, data, inputs, chosen.work, progress), chosen.skip)
     rows += [row for name, said in others.items() for row in _judge(name, data, said)]
 
     classes = {(_SHIPPED, source): share for source, share in _manifest_classes(manifest)}
-    for name, said in bench.run(list(of_sm_active(records, data)), chosen.skip).items():
+    for name, said in bench.run(list(of_sm_active(data, inputs)), chosen.skip).items():
         classes |= {(name, source): share for source, share in _right(data, said)}
     classes |= {("GPUUtilNet (published)", source): share for source, share in _PUBLISHED_CLASSES.items()}
     chosen.out.write_text(_markdown(rows, classes, list(_ahead(data, ours, others))), encoding="utf-8")
@@ -144,7 +145,7 @@ def _check_same(made: list[Row], stated: list[Row]) -> None:
 def _errors(data: Dataset, said_mib: Floats, source: str) -> tuple[Floats, np.ndarray]:
     """Of the rows that it says something of, and which these are."""
     said = np.minimum(said_mib, capacities_mib(data.product))
-    known = (data.source == source) & usable_rows(data) & ~np.isnan(said)
+    known = (data.source == source) & data.usable & ~np.isnan(said)
     return np.abs(said[known] - data.measured_mib[known]) / data.measured_mib[known], known
 
 

@@ -111,3 +111,9 @@ def test_without_a_catalog_a_summary_is_a_summary(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(forecasters, "builtin_catalog", missing)
     assert forecasters.described_network(task).network is None
+
+
+def test_products_share_what_is_worked_out_of_it() -> None:
+    task = told(scaled("parameters", 0.92))
+    first, second = (forecasters.described_network(task).network for _ in range(2))
+    assert first is second

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import lru_cache
 
 from vramcast.core.task import Task
 from vramcast.core.vocabulary import Level
@@ -34,7 +35,13 @@ def lookalike(known: Iterable[Line], task: Task) -> Line | None:
 def layers_of(catalog: Catalog, line: Line, task: Task) -> Description:
     """With as many parameters as the summary tells."""
     network = catalog.describe(line.name, None, None).network
-    return replace(network, parameters=task.parameters or network.parameters)
+    return _with_parameters(network, task.parameters or network.parameters)
+
+
+@lru_cache(maxsize=256)
+def _with_parameters(network: Description, count: int) -> Description:
+    """One for all products: what is worked out of a description is remembered by it."""
+    return replace(network, parameters=count)
 
 
 def _apart(line: Line, task: Task) -> float:

@@ -47,6 +47,11 @@ class Dataset:
         return Dataset(*(getattr(self, field.name)[rows] for field in fields(self)))
 
     @property
+    def usable(self) -> NDArray[np.bool_]:
+        """Rows whose figure is what was measured."""
+        return np.asarray(~self.suspect & ~self.censored)
+
+    @property
     def target(self) -> Floats:
         return np.log(self.measured_mib / self.prior_mib).astype(np.float32)
 

@@ -99,17 +99,13 @@ def _memory_only(entry: dict[str, Any]) -> dict[str, Any]:
 def _sm_active_missed(data: Dataset, network: NDArray[np.float32]) -> dict[str, float]:
     """By source, of the network alone."""
     missed = np.abs(network[:, SM_ACTIVE] - data.utilization[:, SM_ACTIVE])
-    known = _usable(data) & ~np.isnan(missed)
+    known = data.usable & ~np.isnan(missed)
     return {str(s): float(missed[known & (data.source == s)].mean()) for s in sorted(set(data.source[known]))}
 
 
 def _plot(out: Path, validated: CrossValidated, judged: Judged) -> None:
     plots.loss_curves(validated.curves, out / "loss.png")
     plots.predicted_against_measured(judged, out / "predicted.png")
-
-
-def _usable(data: Dataset) -> NDArray[np.bool_]:
-    return np.asarray(~data.suspect & ~data.censored)
 
 
 def _weights(data: Dataset) -> NDArray[np.float32]:
@@ -145,7 +141,7 @@ def _levels(data: Dataset, unseen: Unseen) -> _Levels:
         target=np.concatenate([data.target, data.summary_target]),
         quantiles=np.concatenate([unseen.quantiles, unseen.summary_quantiles]),
         fold=np.tile(unseen.fold, 2),
-        usable=np.tile(_usable(data), 2),
+        usable=np.tile(data.usable, 2),
         weight=np.tile(_weights(data), 2),
     )
 

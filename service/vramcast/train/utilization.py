@@ -42,7 +42,7 @@ def correct_utilization(
     data: Dataset, fold: NDArray[np.int64], network: Floats
 ) -> tuple[NDArray[np.float32], UtilizationTrees]:
     """Unseen rows as trees of the other folds say them, and trees of all folds, which ship."""
-    usable = ~data.suspect & ~data.censored & ~np.isnan(data.utilization[:, SM_ACTIVE])
+    usable = data.usable & ~np.isnan(data.utilization[:, SM_ACTIVE])
     said = network.copy()
     for number in np.unique(fold):
         rows = fold == number
