@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Protocol
 
 import numpy as np
-from tests.core.laws import LAWS, MODEL, RISK, Law, finish, runs
+from tests.outcomes.laws import LAWS, MODEL, RISK, Law, finish, runs
 
-from vramcast.core.adaptive import DEFAULT_TUNING, Calibrator
-from vramcast.core.adjustment import UNADJUSTED, Adjustment
-from vramcast.core.outcome import Outcome
+from vramcast.forecast.adjustment import UNADJUSTED, Adjustment
+from vramcast.outcomes.calibration import DEFAULT_TUNING, Calibrator
+from vramcast.outcomes.outcome import Outcome
 
 GROUPS = 60
 RUNS = 300

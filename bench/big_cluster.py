@@ -8,13 +8,13 @@ from collections.abc import Iterator
 
 from vramcast.app import run
 from vramcast.cluster.seam import BindingWrite, BindResult, Fate, PodEvent, Sink, Stats, SyncHealth
-from vramcast.core.changes import Change, NodeSeen, NodesListed, PodSeen, PodsListed
-from vramcast.core.gpu import SHARED_GPU, SHARING_LABEL, read_node
-from vramcast.core.names import NodeName, PodUid
-from vramcast.core.pod import Ask, Assignment, PodRecord
-from vramcast.core.task import parse_task
+from vramcast.names import NodeName, PodUid
 from vramcast.observe.logs import configure_logs
+from vramcast.placement.changes import Change, NodeSeen, NodesListed, PodSeen, PodsListed
+from vramcast.placement.gpus import SHARED_GPU, SHARING_LABEL, read_node
 from vramcast.settings import LogFormat, LogLevel, load_settings
+from vramcast.task.pod import Ask, Assignment, PodRecord
+from vramcast.task.task import parse_task
 
 GPUS = 8
 PRODUCTS = (("NVIDIA-A100-SXM4-40GB", 40960), ("NVIDIA-A100-SXM4-80GB", 81920), ("NVIDIA-L40S", 46068))

@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 from sklearn.ensemble import AdaBoostRegressor, ExtraTreesRegressor, RandomForestRegressor
 from sklearn.tree import DecisionTreeRegressor
 
-from vramcast.core.quantity import MIB
 from vramcast.forecast.program import NO_WORKSPACE
 from vramcast.forecast.replay import replay
 from vramcast.forecast.weights import optimizer_states
+from vramcast.task.quantity import MIB
 from vramcast.train.crossval import FOLDS, cross_validate, unseen_medians
 from vramcast.train.dataset import Dataset, deal
 from vramcast.train.fitting import Schedule

@@ -18,14 +18,14 @@ from pathlib import Path
 
 import numpy as np
 
-from vramcast.core.names import Product
-from vramcast.core.products import context_mib
-from vramcast.core.quantity import GIB, MIB
-from vramcast.core.task import Task
-from vramcast.core.vocabulary import Architecture, Level, Optimizer, Precision, Quantization
 from vramcast.forecast.artifact import load_artifact
 from vramcast.forecast.description import Description, Op, OpKind
 from vramcast.forecast.model import ModelForecaster, builtin_artifact
+from vramcast.hardware.products import context_mib
+from vramcast.names import Product
+from vramcast.task.quantity import GIB, MIB
+from vramcast.task.task import Task
+from vramcast.task.vocabulary import Architecture, Level, Optimizer, Precision, Quantization
 
 A100_80 = Product("NVIDIA-A100-SXM4-80GB")
 L40S = Product("NVIDIA-L40S")

@@ -7,18 +7,18 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from vramcast.api.service import Service, new_service
-from vramcast.api.turned_away import TurnedAwayPods
 from vramcast.cluster.seam import BindingWrite, BindResult, Fate, PodEvent, Sink, Stats, SyncHealth
-from vramcast.core.changes import Change, NodeSeen, NodesListed, PodsListed
-from vramcast.core.gpu import SHARING_LABEL, NodeGpus, read_node
-from vramcast.core.ledger import Ledger
-from vramcast.core.names import NodeName, PodUid
-from vramcast.core.pod import PodRecord
-from vramcast.core.state import ClusterState
 from vramcast.forecast.forecaster import PhysicsForecaster
+from vramcast.names import NodeName, PodUid
 from vramcast.observe.metrics import ClusterView, Metrics
+from vramcast.placement.changes import Change, NodeSeen, NodesListed, PodsListed
+from vramcast.placement.gpus import SHARING_LABEL, NodeGpus, read_node
+from vramcast.placement.ledger import Ledger
+from vramcast.placement.state import ClusterState
+from vramcast.placement.unschedulable import TurnedAwayPods
+from vramcast.service import Service, new_service
 from vramcast.settings import Settings, load_settings
+from vramcast.task.pod import PodRecord
 
 
 class FakeCluster:

@@ -52,4 +52,4 @@ def test_commands_that_only_print_load_nothing_for_serving(
     assert done.returncode == 0, done
     assert words in done.stdout
     assert loaded(done.stderr) & (HEAVY | FOR_SERVING) == set()
-    assert "vramcast.cli" in loaded(done.stderr)
+    assert "vramcast.cli.main" in loaded(done.stderr)

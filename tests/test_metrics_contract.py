@@ -14,19 +14,19 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tests.api.client import Client
 from tests.fakes import FakeCluster, new_fake_service, pod_manifest, shared_pod, sharing_node, whole_node
-from vramcast.api.shadow import Candidate, Shadow
 from vramcast.cluster.seam import BindingWrite, BindResult, Fate
-from vramcast.core.adaptive import MAX_CELLS
-from vramcast.core.forecast import Source
-from vramcast.core.gpu import read_node
-from vramcast.core.names import NodeName, PodUid, Product
-from vramcast.core.outcome import Ending, Outcome
-from vramcast.core.promise import State
-from vramcast.core.reasons import Reason
-from vramcast.core.vocabulary import Architecture, Level
+from vramcast.controllers.candidate import Candidate, Shadow
 from vramcast.forecast.adapted import AdaptedForecaster
+from vramcast.forecast.forecast import Source
 from vramcast.forecast.forecaster import PhysicsForecaster
+from vramcast.names import NodeName, PodUid, Product
+from vramcast.outcomes.calibration import MAX_CELLS
+from vramcast.outcomes.outcome import Ending, Outcome
+from vramcast.placement.gpus import read_node
+from vramcast.placement.promises import State
+from vramcast.placement.reasons import Reason
 from vramcast.settings import load_settings
+from vramcast.task.vocabulary import Architecture, Level
 
 README = Path(__file__).parents[1] / "README.md"
 

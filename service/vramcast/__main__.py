@@ -1,5 +1,5 @@
 """`python -m vramcast` is the same as `vramcast`."""
 
-from vramcast.cli import main
+from vramcast.cli.main import main
 
 main()

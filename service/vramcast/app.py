@@ -22,29 +22,29 @@ import uvloop
 
 from vramcast import __version__
 from vramcast.api.http import HttpApp
-from vramcast.api.leadership import Electorate, LeaseFollower, lease_reader
-from vramcast.api.learning import Learner
-from vramcast.api.looking import keep_looking
-from vramcast.api.memory import Shelf
 from vramcast.api.one_write import OneWriteProtocol
-from vramcast.api.service import ForecastAhead, Service, new_service
-from vramcast.api.shadow import Shadow, keep_shadow
-from vramcast.api.takeover import take_over
-from vramcast.api.turned_away import TurnedAwayPods
-from vramcast.api.upkeep import keep_house
 from vramcast.cluster.seam import Cluster
 from vramcast.cluster.sources import choose_telemetry
-from vramcast.core.changes import Change
-from vramcast.core.errors import InvalidInput, InvalidTask
-from vramcast.core.forecast import Forecaster
-from vramcast.core.ledger import Ledger
-from vramcast.core.names import Product
-from vramcast.core.state import ClusterState
-from vramcast.core.task import Task
+from vramcast.controllers.candidate import Shadow, keep_shadow
+from vramcast.controllers.leadership import Electorate, LeaseFollower, lease_reader
+from vramcast.controllers.learning import Learner
+from vramcast.controllers.maintenance import keep_house
+from vramcast.controllers.persistence import Shelf
+from vramcast.controllers.takeover import take_over
+from vramcast.controllers.telemetry import keep_looking
+from vramcast.errors import InvalidInput, InvalidTask
 from vramcast.forecast.adapted import AdaptedForecaster
+from vramcast.forecast.forecast import Forecaster
 from vramcast.forecast.model import choose_forecaster
+from vramcast.names import Product
 from vramcast.observe.metrics import ClusterView, Metrics
+from vramcast.placement.changes import Change
+from vramcast.placement.ledger import Ledger
+from vramcast.placement.state import ClusterState
+from vramcast.placement.unschedulable import TurnedAwayPods
+from vramcast.service import ForecastAhead, Service, new_service
 from vramcast.settings import InvalidSettings, Settings
+from vramcast.task.task import Task
 
 # Go's client keeps idle connections for 90 s and does not repeat a POST: closing earlier here means a lost call there.
 KEEP_ALIVE_SECONDS = 120

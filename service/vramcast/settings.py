@@ -11,8 +11,8 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, FilePath, ValidationError, ValidationInfo, field_validator
 
-from vramcast.core.errors import InvalidInput
-from vramcast.core.telemetry import LabelNames, PodValues, Unit
+from vramcast.errors import InvalidInput
+from vramcast.outcomes.readings import LabelNames, PodValues, Unit
 
 _NAMES = LabelNames()
 _LIST = r"^[^,\s]+(,[^,\s]+)*$"

@@ -11,7 +11,7 @@ import msgspec
 
 from tests.fakes import FakeCluster
 from vramcast.api.http import HttpApp
-from vramcast.api.service import Service
+from vramcast.service import Service
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,11 +9,11 @@ import pytest
 
 from tests.api.client import Client
 from tests.fakes import FakeClock, FakeCluster, new_fake_service, pod_manifest, shared_pod, sharing_node, whole_node
-from vramcast.api.upkeep import settle_unsure
 from vramcast.cluster.objects import Pod, to_record
 from vramcast.cluster.seam import BindResult, Fate
-from vramcast.core.names import NodeName, PodUid
-from vramcast.core.promise import State
+from vramcast.controllers.maintenance import settle_unsure
+from vramcast.names import NodeName, PodUid
+from vramcast.placement.promises import State
 
 
 @pytest.fixture

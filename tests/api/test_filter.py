@@ -17,8 +17,8 @@ from tests.fakes import (
     sharing_node,
     whole_node,
 )
-from vramcast.core.changes import PodGone
-from vramcast.core.names import PodUid
+from vramcast.names import PodUid
+from vramcast.placement.changes import PodGone
 from vramcast.settings import load_settings
 
 NODES = ["big", "small", "whole"]

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from tests.api.test_looking import SUMMARY, World, record_of, stamp
+from tests.controllers.test_telemetry import SUMMARY, World, record_of, stamp
 from tests.fakes import pod_manifest, shared_pod
-from vramcast.core.changes import PodSeen
+from vramcast.placement.changes import PodSeen
 
 
 @pytest.fixture

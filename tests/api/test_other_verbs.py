@@ -10,7 +10,7 @@ import yaml
 
 from tests.api.client import Client
 from tests.fakes import new_fake_service, pod_manifest, shared_pod, sharing_node, whole_node
-from vramcast.core.changes import NodeSeen
+from vramcast.placement.changes import NodeSeen
 
 GPU = {"nvidia.com/gpu": "1"}
 

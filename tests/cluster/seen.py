@@ -6,9 +6,9 @@ import threading
 from collections.abc import Callable, Sequence
 
 from tests.controlplane import eventually
-from vramcast.core.changes import Change, NodeGone, NodeSeen, NodesListed, PodGone, PodSeen, PodsListed
-from vramcast.core.gpu import NodeGpus
-from vramcast.core.pod import PodRecord
+from vramcast.placement.changes import Change, NodeGone, NodeSeen, NodesListed, PodGone, PodSeen, PodsListed
+from vramcast.placement.gpus import NodeGpus
+from vramcast.task.pod import PodRecord
 
 
 class Seen:

@@ -24,7 +24,7 @@ from tests.cluster.watching import STEADY
 from vramcast.cluster.binding import BindTiming, bind
 from vramcast.cluster.seam import BindingWrite, BindResult, Fate
 from vramcast.cluster.transport import Transport
-from vramcast.core.names import NodeName, PodUid
+from vramcast.names import NodeName, PodUid
 
 ASSIGNMENT = {"vramcast.dev/gpu-indices": "3", "vramcast.dev/reserved-memory": "10Gi"}
 WRITE = BindingWrite(PodUid("uid-task"), "default", "task", NodeName("n0"), ASSIGNMENT)

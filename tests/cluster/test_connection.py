@@ -14,8 +14,8 @@ from tests.cluster.manifests import shared_pod
 from vramcast.cluster.connection import connect
 from vramcast.cluster.kubernetes import KubernetesCluster
 from vramcast.cluster.transport import Action, ApiRefused
-from vramcast.core.errors import InvalidInput, WorldUnavailable
-from vramcast.core.names import PodUid
+from vramcast.errors import InvalidInput, WorldUnavailable
+from vramcast.names import PodUid
 
 
 def kubeconfig(directory: Path, url: str) -> Path:

@@ -13,7 +13,7 @@ from tests.cluster.watching import STEADY, Pauses
 from tests.controlplane import eventually
 from vramcast.cluster.event_poster import EventPoster, PosterStats, PosterTiming
 from vramcast.cluster.seam import PodEvent
-from vramcast.core.names import PodUid
+from vramcast.names import PodUid
 
 
 class Posting:

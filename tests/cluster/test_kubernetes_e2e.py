@@ -14,9 +14,9 @@ from tests.controlplane import Api, ControlPlane, eventually
 from tests.controlplane.objects import A100, pod, shared_pod, sharing_node, whole_gpu_pod
 from vramcast.cluster.kubernetes import KubernetesCluster
 from vramcast.cluster.seam import BindingWrite, Fate, PodEvent
-from vramcast.core.names import NodeName, PodUid
-from vramcast.core.task import NUDGE
-from vramcast.core.vocabulary import Written
+from vramcast.names import NodeName, PodUid
+from vramcast.task.task import NUDGE
+from vramcast.task.vocabulary import Written
 
 pytestmark = pytest.mark.e2e
 

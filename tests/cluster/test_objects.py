@@ -9,8 +9,8 @@ import pytest
 
 from tests.cluster.manifests import Json, node, plain_pod, shared_pod
 from vramcast.cluster.objects import MAX_COUNT, Node, Pod, parse_count, to_node, to_record
-from vramcast.core.gpu import SHARED_GPU, WHOLE_GPU, NodeGpus
-from vramcast.core.pod import Ask, Assignment, PodRecord
+from vramcast.placement.gpus import SHARED_GPU, WHOLE_GPU, NodeGpus
+from vramcast.task.pod import Ask, Assignment, PodRecord
 
 
 def record(manifest: Json) -> PodRecord:

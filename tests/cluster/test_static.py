@@ -10,11 +10,11 @@ import pytest
 from vramcast.cluster.seam import BindingWrite, Cluster, Fate, PodEvent
 from vramcast.cluster.static import StaticCluster
 from vramcast.cluster.static_file import ClusterFile, read_cluster_file
-from vramcast.core.changes import Change, NodeSeen, NodesListed, PodGone, PodSeen, PodsListed, StrangersSeen
-from vramcast.core.errors import InvalidClusterFile, InvalidRequest
-from vramcast.core.gpu import SHARED_GPU, WHOLE_GPU, NodeGpus
-from vramcast.core.names import NodeName, PodUid
-from vramcast.core.pod import Ask, Assignment, PodRecord
+from vramcast.errors import InvalidClusterFile, InvalidRequest
+from vramcast.names import NodeName, PodUid
+from vramcast.placement.changes import Change, NodeSeen, NodesListed, PodGone, PodSeen, PodsListed, StrangersSeen
+from vramcast.placement.gpus import SHARED_GPU, WHOLE_GPU, NodeGpus
+from vramcast.task.pod import Ask, Assignment, PodRecord
 
 SHORT = """
 nodes:

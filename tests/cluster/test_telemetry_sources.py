@@ -12,7 +12,7 @@ from vramcast.cluster.dcgm import DcgmTelemetry
 from vramcast.cluster.prometheus import Metrics, PrometheusApi, PrometheusTelemetry
 from vramcast.cluster.sources import choose_telemetry
 from vramcast.cluster.telemetry import HttpReader, TelemetryUnavailable
-from vramcast.core.telemetry import Device, Interpreter
+from vramcast.outcomes.readings import Device, Interpreter
 from vramcast.settings import load_settings
 
 NOW = 1_700_000_000.0

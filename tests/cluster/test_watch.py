@@ -26,7 +26,7 @@ from tests.cluster.watching import starting, watching
 from tests.controlplane import eventually
 from vramcast.cluster.kubernetes import KubernetesCluster
 from vramcast.cluster.pulse import Ending
-from vramcast.core.changes import Change, NodeSeen, NodesListed, PodGone, PodSeen, PodsListed
+from vramcast.placement.changes import Change, NodeSeen, NodesListed, PodGone, PodSeen, PodsListed
 
 # --- lists
 

@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 
 from tests.docs.accuracy import accuracy_table, summary_table
-from vramcast.commands.annotations import markdown_rules, markdown_table, schema_text
+from vramcast.cli.annotations import markdown_rules, markdown_table, schema_text
 from vramcast.settings import ENV_PREFIX, Settings
 
 REPOSITORY = Path(__file__).parents[2]

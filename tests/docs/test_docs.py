@@ -14,13 +14,13 @@ import yaml
 
 from tests.docs.tables import CHART, PAGES, REPOSITORY, chart_values
 from tests.fakes import new_fake_service
-from vramcast.commands.annotate import Wishes, run_annotate
-from vramcast.commands.manifests import read_manifest
-from vramcast.core.names import Product
-from vramcast.core.schema import annotations_schema
-from vramcast.core.task import DESCRIBES_NOTHING
+from vramcast.cli.annotate import Wishes, run_annotate
+from vramcast.cli.manifests import read_manifest
 from vramcast.forecast.forecaster import PhysicsForecaster
+from vramcast.names import Product
 from vramcast.settings import load_settings
+from vramcast.task.schema import annotations_schema
+from vramcast.task.task import DESCRIBES_NOTHING
 
 DOCUMENTS = sorted([*REPOSITORY.glob("docs/*.md"), REPOSITORY / "README.md", CHART / "README.md"])
 EXAMPLES = sorted(REPOSITORY.glob("examples/*.yaml"))

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tests.core.laws import LAWS, finish, runs
-from vramcast.core.adaptive import Calibrator
-from vramcast.core.forecast import Forecast
-from vramcast.core.names import Product
-from vramcast.core.outcome import Outcome
-from vramcast.core.task import Task
-from vramcast.core.vocabulary import Architecture, Level
+from tests.outcomes.laws import LAWS, finish, runs
 from vramcast.forecast import physics
 from vramcast.forecast.adapted import PART, AdaptedForecaster
+from vramcast.forecast.forecast import Forecast
 from vramcast.forecast.forecaster import PhysicsForecaster
+from vramcast.names import Product
+from vramcast.outcomes.calibration import Calibrator
+from vramcast.outcomes.outcome import Outcome
+from vramcast.task.task import Task
+from vramcast.task.vocabulary import Architecture, Level
 
 A100 = Product("NVIDIA-A100-SXM4-40GB")
 TASK = Task(Level.SUMMARY, parameters=10**8, activations=10**7, batch_size=8, architecture=Architecture.CNN)

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from vramcast.core.errors import InvalidTask
-from vramcast.core.forecast import Forecast
-from vramcast.core.names import Product
-from vramcast.core.task import parse_task
-from vramcast.core.vocabulary import PREFIX
+from vramcast.errors import InvalidTask
 from vramcast.forecast.catalog import Catalog, CatalogUnusable, builtin_catalog, read_catalog
+from vramcast.forecast.forecast import Forecast
 from vramcast.forecast.forecaster import PhysicsForecaster
+from vramcast.names import Product
+from vramcast.task.task import parse_task
+from vramcast.task.vocabulary import PREFIX
 
 A100 = Product("NVIDIA-A100-SXM4-40GB")
 

@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 
 from tests.forecast.networks import mlp, synthetic_cnn, traced_cnn
-from vramcast.core.errors import InvalidTask
-from vramcast.core.names import Product
-from vramcast.core.task import Task
-from vramcast.core.vocabulary import Architecture, Level, Optimizer
+from vramcast.errors import InvalidTask
 from vramcast.forecast.description import parse_profile
 from vramcast.forecast.features import FACTS, Regime, describe
 from vramcast.forecast.profiles import decode_profile, encode_profile
 from vramcast.forecast.tokens import TOKEN_WIDTH, TOKENS
+from vramcast.names import Product
+from vramcast.task.task import Task
+from vramcast.task.vocabulary import Architecture, Level, Optimizer
 from vramcast.train.synthetic_cnn import rebuild
 
 A100 = Product("NVIDIA-A100-SXM4-40GB")

@@ -3,12 +3,12 @@ from __future__ import annotations
 import pytest
 
 from vramcast import __version__
-from vramcast.core.errors import InvalidTask
-from vramcast.core.forecast import Source
-from vramcast.core.names import Product
-from vramcast.core.task import Task
-from vramcast.core.vocabulary import Level
+from vramcast.errors import InvalidTask
+from vramcast.forecast.forecast import Source
 from vramcast.forecast.forecaster import PhysicsForecaster
+from vramcast.names import Product
+from vramcast.task.task import Task
+from vramcast.task.vocabulary import Level
 
 A100 = Product("NVIDIA-A100-SXM4-40GB")
 SUMMARY = Task(Level.SUMMARY, parameters=10**8, activations=10**7, batch_size=8)

@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 
-from vramcast.core.forecast import Forecast
-from vramcast.core.names import Product
-from vramcast.core.task import Task, parse_task
-from vramcast.core.vocabulary import PREFIX
 from vramcast.forecast.catalog import Line, builtin_catalog
 from vramcast.forecast.description import parse_profile
+from vramcast.forecast.forecast import Forecast
 from vramcast.forecast.forecaster import RememberingForecaster
 from vramcast.forecast.model import BUILTIN, choose_forecaster
 from vramcast.forecast.profiles import encode_profile
 from vramcast.forecast.summary import summarize
+from vramcast.names import Product
+from vramcast.task.task import Task, parse_task
+from vramcast.task.vocabulary import PREFIX
 
 A100 = Product("NVIDIA-A100-SXM4-40GB")
 MODELS = 200

@@ -6,14 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vramcast.core.forecast import Source
-from vramcast.core.names import Product
-from vramcast.core.quantity import GIB, MIB
-from vramcast.core.task import Task
-from vramcast.core.vocabulary import Kind, Level, Optimizer, Precision, Quantization
+from vramcast.forecast.forecast import Source
 from vramcast.forecast.forecaster import forecast_summary
 from vramcast.forecast.physics import VERSION
 from vramcast.forecast.thumb import bound_factor
+from vramcast.names import Product
+from vramcast.task.quantity import GIB, MIB
+from vramcast.task.task import Task
+from vramcast.task.vocabulary import Kind, Level, Optimizer, Precision, Quantization
 
 A100 = Product("NVIDIA-A100-SXM4-40GB")
 RESNET = Task(Level.SUMMARY, parameters=25_600_000, activations=11_100_000, batch_size=32)

@@ -7,14 +7,14 @@ from dataclasses import replace
 import pytest
 
 from tests.forecast.networks import mlp, synthetic_cnn, traced_cnn
-from vramcast.core.names import Product
-from vramcast.core.task import Task
-from vramcast.core.vocabulary import Architecture, Kind, Level, Optimizer
 from vramcast.forecast.allocator import MIB
 from vramcast.forecast.description import parse_profile
 from vramcast.forecast.physics import described_prior, summary_prior
 from vramcast.forecast.program import NO_WORKSPACE, Workspaces
 from vramcast.forecast.replay import replay
+from vramcast.names import Product
+from vramcast.task.task import Task
+from vramcast.task.vocabulary import Architecture, Kind, Level, Optimizer
 from vramcast.train.synthetic_cnn import rebuild
 
 A100 = Product("NVIDIA-A100-SXM4-40GB")

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 
 from tests.forecast.networks import mlp, synthetic_cnn, traced_cnn
 from tests.forecast.reference_allocator import CachingAllocator as PlainAllocator
-from vramcast.core.names import Product
 from vramcast.forecast.allocator import GRAIN, MIB, CachingAllocator
 from vramcast.forecast.features import describe
 from vramcast.forecast.physics import forget
 from vramcast.forecast.program import NO_WORKSPACE, Workspaces
 from vramcast.forecast.replay import record
+from vramcast.names import Product
 from vramcast.train.records import describe_network, make_task
 
 # Network, batches, optimizer states; reserved and peak active bytes; reserved with workspaces everywhere, in the

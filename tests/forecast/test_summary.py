@@ -7,12 +7,12 @@ from dataclasses import replace
 import pytest
 
 from tests.forecast.networks import mlp, synthetic_cnn, traced_cnn
-from vramcast.core.names import Product
-from vramcast.core.task import Task
-from vramcast.core.vocabulary import Level, Optimizer
 from vramcast.forecast.description import Description, parse_profile
 from vramcast.forecast.physics import described_prior, summary_prior
 from vramcast.forecast.summary import summarize
+from vramcast.names import Product
+from vramcast.task.task import Task
+from vramcast.task.vocabulary import Level, Optimizer
 from vramcast.train.synthetic_cnn import rebuild
 
 A100 = Product("NVIDIA-A100-SXM4-40GB")

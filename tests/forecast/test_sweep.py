@@ -9,15 +9,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vramcast.core.errors import InvalidInput, InvalidTask
-from vramcast.core.forecast import Forecast, Source
-from vramcast.core.names import Product
-from vramcast.core.quantity import MIB
-from vramcast.core.task import Task
-from vramcast.core.vocabulary import Level
+from vramcast.errors import InvalidInput, InvalidTask
+from vramcast.forecast.forecast import Forecast, Source
 from vramcast.forecast.forecaster import PhysicsForecaster
 from vramcast.forecast.report import usable_mib
 from vramcast.forecast.sweep import Sweep, curve, find_largest, parse_sweep, swept
+from vramcast.names import Product
+from vramcast.task.quantity import MIB
+from vramcast.task.task import Task
+from vramcast.task.vocabulary import Level
 
 T4 = Product("Tesla-T4")
 RESNET = Task(Level.SUMMARY, parameters=25_600_000, activations=11_100_000, batch_size=64)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.forecast.networks import synthetic_cnn
-from vramcast.core.errors import InvalidInput
+from vramcast.errors import InvalidInput
 from vramcast.train.synthetic_cnn import is_synthetic_cnn, rebuild
 
 

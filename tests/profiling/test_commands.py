@@ -10,15 +10,15 @@ import torch
 
 import vramcast
 from tests.profiling.nets import Attending
-from vramcast.core.errors import InvalidInput
-from vramcast.core.task import parse_task
-from vramcast.core.vocabulary import PREFIX, Level
+from vramcast.errors import InvalidInput
 from vramcast.forecast.catalog import builtin_catalog
 from vramcast.forecast.forecaster import PhysicsForecaster
 from vramcast.profile.arguments import Asked, run_settings
 from vramcast.profile.commands import profile_target, run_profile
 from vramcast.profile.inputs import Inputs
 from vramcast.profile.profiling import profile_network
+from vramcast.task.task import parse_task
+from vramcast.task.vocabulary import PREFIX, Level
 
 NETS = "tests.profiling.nets"
 PHYSICS = PhysicsForecaster(0.05)

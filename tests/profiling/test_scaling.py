@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from vramcast.core.forecast import Forecast
-from vramcast.core.names import Product
-from vramcast.core.task import parse_task
-from vramcast.core.vocabulary import PREFIX
+from vramcast.forecast.forecast import Forecast
 from vramcast.forecast.forecaster import RememberingForecaster
 from vramcast.forecast.model import BUILTIN, choose_forecaster
 from vramcast.forecast.profiles import encode_profile
+from vramcast.names import Product
 from vramcast.profile.building import profile_at
 from vramcast.profile.sources import Source, all_sources
+from vramcast.task.task import parse_task
+from vramcast.task.vocabulary import PREFIX
 
 A100 = Product("NVIDIA-A100-SXM4-40GB")
 RUN = {"batch-size": "16", "optimizer": "adamw"}

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from tests.profiling.nets import TEN, Branching, OnGpuAlone, Pairs, make_pairs, thousand_layers
-from vramcast.core.errors import InvalidInput
+from vramcast.errors import InvalidInput
 from vramcast.forecast.description import parse_profile
 from vramcast.forecast.profiles import decode_profile, encode_profile
 from vramcast.profile.inputs import Inputs, make_call

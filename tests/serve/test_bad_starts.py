@@ -12,7 +12,7 @@ from tests.serve.running import CLUSTER, run_to_the_end
 from vramcast.app import AddressInUse, run
 from vramcast.cluster.kubernetes import KubernetesCluster
 from vramcast.cluster.static import StaticCluster
-from vramcast.core.errors import InvalidInput
+from vramcast.errors import InvalidInput
 from vramcast.settings import InvalidSettings, load_settings
 
 

@@ -13,15 +13,15 @@ import torch
 from onnx import numpy_helper
 
 from tests.forecast.networks import mlp, traced_cnn
-from vramcast.commands.records import write_records
-from vramcast.core.errors import InvalidInput
-from vramcast.core.names import Product
-from vramcast.core.observed import short_hash
-from vramcast.core.task import Task, parse_task
-from vramcast.core.vocabulary import PREFIX
+from vramcast.cli.records import write_records
+from vramcast.errors import InvalidInput
 from vramcast.forecast.artifact import MANIFEST, MODEL, load_artifact
 from vramcast.forecast.model import ModelForecaster, builtin_artifact
 from vramcast.forecast.profiles import encode_profile
+from vramcast.names import Product
+from vramcast.outcomes.records import short_hash
+from vramcast.task.task import Task, parse_task
+from vramcast.task.vocabulary import PREFIX
 from vramcast.train.export import export
 from vramcast.train.finetune import FineTuning, finetune
 from vramcast.train.network import ForecastNetwork, Shape

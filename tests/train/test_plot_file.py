@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from vramcast.commands.plot_file import draw_sweeps
-from vramcast.commands.sweep import sweep_task
-from vramcast.core.errors import InvalidInput
-from vramcast.core.task import Task
-from vramcast.core.vocabulary import Level
+from vramcast.cli.plot_file import draw_sweeps
+from vramcast.cli.sweep import sweep_task
+from vramcast.errors import InvalidInput
 from vramcast.forecast.forecaster import PhysicsForecaster
 from vramcast.forecast.report import COMMON_PRODUCTS
 from vramcast.forecast.sweep import parse_sweep
+from vramcast.task.task import Task
+from vramcast.task.vocabulary import Level
 
 TASK = Task(Level.SUMMARY, parameters=25_600_000, activations=11_100_000, batch_size=64)
 SWEPT = sweep_task(PhysicsForecaster(0.05), TASK, COMMON_PRODUCTS, parse_sweep("batch-size=8..512"))

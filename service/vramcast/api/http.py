@@ -16,13 +16,13 @@ import msgspec
 import structlog
 
 from vramcast.api import inspection
-from vramcast.api.binding import bind_pod
-from vramcast.api.filtering import filter_nodes
-from vramcast.api.preempting import preempt_pods
-from vramcast.api.prioritizing import prioritize_nodes
-from vramcast.api.service import Answer, Service
-from vramcast.core.errors import InvalidInput, NotSynced
+from vramcast.api.bind import bind_pod
+from vramcast.api.filter import filter_nodes
+from vramcast.api.preempt import preempt_pods
+from vramcast.api.prioritize import prioritize_nodes
+from vramcast.errors import InvalidInput, NotSynced
 from vramcast.observe.metrics import VERBS
+from vramcast.service import Answer, Service
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]

@@ -7,17 +7,17 @@ from typing import Any
 
 import msgspec
 
-from vramcast.api.service import Answer, Service
 from vramcast.cluster.manifest import manifest_record, parse_yaml
-from vramcast.core.board import DeviceView
-from vramcast.core.errors import InvalidRequest, InvalidTask
-from vramcast.core.names import NodeName, Product
-from vramcast.core.observed import run_json, short_hash
-from vramcast.core.pod import PodRecord
-from vramcast.core.products import PRODUCTS
-from vramcast.core.promise import Demand, Hold
-from vramcast.core.reasons import Reason, reason_text
+from vramcast.errors import InvalidRequest, InvalidTask
 from vramcast.forecast.report import report, report_json
+from vramcast.hardware.products import PRODUCTS
+from vramcast.names import NodeName, Product
+from vramcast.outcomes.records import run_json, short_hash
+from vramcast.placement.board import DeviceView
+from vramcast.placement.promises import Demand, Hold
+from vramcast.placement.reasons import Reason, reason_text
+from vramcast.service import Answer, Service
+from vramcast.task.pod import PodRecord
 
 _NODES_A_PAGE = 500
 _MOST_HOLDS_SHOWN = 200

@@ -16,13 +16,13 @@ import numpy as np
 import numpy.typing as npt
 
 from vramcast.cluster.objects import Metadata, Pod
-from vramcast.core.board import Board
-from vramcast.core.errors import InvalidRequest
-from vramcast.core.fit import Reasons
-from vramcast.core.promise import Demand
-from vramcast.core.reasons import Reason, reason_text
-from vramcast.core.score import MAX_SCORE
-from vramcast.core.table import Bools, Ints
+from vramcast.errors import InvalidRequest
+from vramcast.placement.board import Board
+from vramcast.placement.fit import Reasons
+from vramcast.placement.promises import Demand
+from vramcast.placement.reasons import Reason, reason_text
+from vramcast.placement.score import MAX_SCORE
+from vramcast.placement.table import Bools, Ints
 
 T = TypeVar("T")
 Records = npt.NDArray[np.void]

@@ -18,7 +18,7 @@ from vramcast.cluster.objects import NO_METADATA, Metadata, Pod, to_record
 from vramcast.cluster.pods import get_pod, pod_path
 from vramcast.cluster.seam import BindingWrite, BindResult, Fate
 from vramcast.cluster.transport import Action, Answer, ApiUnavailable, ApiUnreachable, Transport
-from vramcast.core.vocabulary import Written
+from vramcast.task.vocabulary import Written
 
 _CREATE: Final = Action("create", "pods/binding")
 # The part of the deadline that is kept for looking at the pod.

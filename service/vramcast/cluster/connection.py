@@ -16,7 +16,7 @@ import urllib3
 from urllib3.connection import HTTPConnection
 
 from vramcast.cluster.transport import Transport
-from vramcast.core.errors import InvalidInput
+from vramcast.errors import InvalidInput
 
 # Binds, watches, events and nudges at the same time; connections beyond are opened and thrown away.
 CONNECTIONS: Final = 64

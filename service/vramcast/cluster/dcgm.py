@@ -13,7 +13,7 @@ from typing import Final
 from urllib.parse import urlsplit, urlunsplit
 
 from vramcast.cluster.telemetry import HttpReader, TelemetryUnavailable
-from vramcast.core.telemetry import Frame, Interpreter, Series
+from vramcast.outcomes.readings import Frame, Interpreter, Series
 
 _TEXT: Final = "text/plain; version=0.0.4"
 _AT_ONCE: Final = 16

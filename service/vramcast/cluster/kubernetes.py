@@ -20,9 +20,9 @@ from vramcast.cluster.readers import NodeReader, PodReader
 from vramcast.cluster.seam import BindingWrite, BindResult, PodEvent, Sink, Stats, SyncHealth
 from vramcast.cluster.transport import MERGE_PATCH, Action, Answer, Transport
 from vramcast.cluster.watch import Timing, Watch
-from vramcast.core.names import PodUid
-from vramcast.core.pod import PodRecord
-from vramcast.core.task import NUDGE
+from vramcast.names import PodUid
+from vramcast.task.pod import PodRecord
+from vramcast.task.task import NUDGE
 
 _PATCH: Final = Action("patch", "pods/status")
 _READ_SECONDS: Final = 2.0

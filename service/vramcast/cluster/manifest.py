@@ -8,8 +8,8 @@ import msgspec
 import yaml
 
 from vramcast.cluster.objects import Pod, to_record
-from vramcast.core.errors import InvalidRequest
-from vramcast.core.pod import PodRecord
+from vramcast.errors import InvalidRequest
+from vramcast.task.pod import PodRecord
 
 # A profile annotation is the longest thing in a manifest that anybody has a reason for.
 MAX_YAML_BYTES = 256 * 1024

@@ -14,10 +14,10 @@ from typing import Any, Final
 import msgspec
 
 from vramcast.cluster.run_facts import PodStatus, read_run
-from vramcast.core.gpu import NodeGpus, is_gpu_resource, read_node
-from vramcast.core.names import NodeName, PodUid
-from vramcast.core.pod import ContainerDevices, PodRecord, read_pod
-from vramcast.core.quantity import ceil_div, parse_quantity
+from vramcast.names import NodeName, PodUid
+from vramcast.placement.gpus import NodeGpus, is_gpu_resource, read_node
+from vramcast.task.pod import ContainerDevices, PodRecord, read_pod
+from vramcast.task.quantity import ceil_div, parse_quantity
 
 # More than any node offers, and still a number that arrays can hold.
 MAX_COUNT: Final = 1 << 20

@@ -14,7 +14,7 @@ from typing import Any, Final
 import msgspec
 
 from vramcast.cluster.telemetry import HttpReader, TelemetryUnavailable
-from vramcast.core.telemetry import Frame, Interpreter, Series
+from vramcast.outcomes.readings import Frame, Interpreter, Series
 
 # A sample carries the time at which its scrape began, and is entered when that has ended: ten seconds later at most.
 _MARGIN_SECONDS: Final = 15.0

@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from typing import Protocol, TypeVar
 
 from vramcast.cluster.objects import NO_METADATA, Node, Pod, to_node, to_record
-from vramcast.core.changes import Change, NodeGone, NodeSeen, NodesListed, PodGone, PodSeen, PodsListed
-from vramcast.core.gpu import NodeGpus
-from vramcast.core.names import NodeName, PodUid
+from vramcast.names import NodeName, PodUid
+from vramcast.placement.changes import Change, NodeGone, NodeSeen, NodesListed, PodGone, PodSeen, PodsListed
+from vramcast.placement.gpus import NodeGpus
 
 T = TypeVar("T", bound=Node | Pod)
 

@@ -8,12 +8,12 @@ from typing import Final
 
 import msgspec
 
-from vramcast.core.forms import MAX_GPU_MEMORY_MIB
-from vramcast.core.outcome import Ending
-from vramcast.core.pod import RunFacts
-from vramcast.core.quantity import ceil_mib, parse_quantity
-from vramcast.core.task import OBSERVED_MEMORY, OUT_OF_MEMORY
-from vramcast.core.vocabulary import Written
+from vramcast.outcomes.outcome import Ending
+from vramcast.task.forms import MAX_GPU_MEMORY_MIB
+from vramcast.task.pod import RunFacts
+from vramcast.task.quantity import ceil_mib, parse_quantity
+from vramcast.task.task import OBSERVED_MEMORY, OUT_OF_MEMORY
+from vramcast.task.vocabulary import Written
 
 # What PyTorch, CUDA, cuBLAS, JAX and TensorFlow say. Memory of the host ("OOMKilled", exit code 137) is another matter.
 _OUT_OF_MEMORY: Final = (

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
-from vramcast.core.changes import Change
-from vramcast.core.names import NodeName, PodUid
-from vramcast.core.pod import PodRecord
+from vramcast.names import NodeName, PodUid
+from vramcast.placement.changes import Change
+from vramcast.task.pod import PodRecord
 
 # Called from any thread, in the order of the changes.
 Sink = Callable[[Sequence[Change]], None]

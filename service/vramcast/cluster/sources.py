@@ -5,7 +5,7 @@ from __future__ import annotations
 from vramcast.cluster.dcgm import DcgmTelemetry
 from vramcast.cluster.prometheus import Metrics, PrometheusApi, PrometheusTelemetry
 from vramcast.cluster.telemetry import HttpReader, Telemetry
-from vramcast.core.telemetry import Interpreter
+from vramcast.outcomes.readings import Interpreter
 from vramcast.settings import Settings
 
 

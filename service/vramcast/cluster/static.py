@@ -19,11 +19,11 @@ from vramcast.cluster.objects import NO_METADATA, Pod, PodSpec, to_node, to_reco
 from vramcast.cluster.run_facts import PodStatus
 from vramcast.cluster.seam import BindingWrite, BindResult, Fate, PodEvent, Sink, Stats, SyncHealth
 from vramcast.cluster.static_file import ClusterFile, read_cluster_file
-from vramcast.core.changes import Change, NodeSeen, NodesListed, PodGone, PodSeen, PodsListed, StrangersSeen
-from vramcast.core.errors import InvalidRequest
-from vramcast.core.gpu import NodeGpus
-from vramcast.core.names import NodeName, PodUid
-from vramcast.core.pod import PodRecord
+from vramcast.errors import InvalidRequest
+from vramcast.names import NodeName, PodUid
+from vramcast.placement.changes import Change, NodeSeen, NodesListed, PodGone, PodSeen, PodsListed, StrangersSeen
+from vramcast.placement.gpus import NodeGpus
+from vramcast.task.pod import PodRecord
 
 _MOST_EVENTS = 200
 

@@ -26,11 +26,11 @@ import msgspec
 import yaml
 
 from vramcast.cluster.objects import Node, Pod, to_node, to_record
-from vramcast.core.errors import FieldError, InvalidClusterFile
-from vramcast.core.forms import MAX_GPU_MEMORY_MIB
-from vramcast.core.gpu import MAX_GPUS, SHARING_LABEL, WHOLE_GPU, is_gpu_resource
-from vramcast.core.quantity import ceil_mib, parse_quantity
-from vramcast.core.vocabulary import PREFIX, Written
+from vramcast.errors import FieldError, InvalidClusterFile
+from vramcast.placement.gpus import MAX_GPUS, SHARING_LABEL, WHOLE_GPU, is_gpu_resource
+from vramcast.task.forms import MAX_GPU_MEMORY_MIB
+from vramcast.task.quantity import ceil_mib, parse_quantity
+from vramcast.task.vocabulary import PREFIX, Written
 
 _T = TypeVar("_T", Node, Pod)
 _NODE_KEYS = ("name", "product", "gpus", "memory", "sharing", "replicas", "mig", "strangers")

@@ -9,8 +9,8 @@ from typing import Final, Protocol
 import urllib3
 from urllib3.exceptions import HTTPError
 
-from vramcast.core.errors import WorldUnavailable
-from vramcast.core.telemetry import Frame
+from vramcast.errors import WorldUnavailable
+from vramcast.outcomes.readings import Frame
 
 CONNECT_SECONDS: Final = 3.0
 # A scrape or an answer beyond this is not telemetry of any cluster there is.

@@ -20,7 +20,7 @@ import msgspec
 import urllib3
 from urllib3.exceptions import ConnectTimeoutError, HTTPError, ProxyError, ReadTimeoutError
 
-from vramcast.core.errors import WorldUnavailable
+from vramcast.errors import WorldUnavailable
 
 CONNECT_SECONDS: Final = 3.0
 ANSWER_SECONDS: Final = 30.0

@@ -35,7 +35,7 @@ from vramcast.cluster.transport import (
     Transport,
     refusal,
 )
-from vramcast.core.changes import Change
+from vramcast.placement.changes import Change
 
 PAGE_ITEMS = 500
 LIST_SECONDS = 60.0

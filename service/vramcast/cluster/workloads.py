@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
 
-from vramcast.core.task import DESCRIBES_NOTHING
-from vramcast.core.vocabulary import PREFIX
+from vramcast.task.task import DESCRIBES_NOTHING
+from vramcast.task.vocabulary import PREFIX
 
 # Keys and indices from the top of a document.
 Place = tuple[str | int, ...]

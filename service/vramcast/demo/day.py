@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from vramcast.core.vocabulary import PREFIX
+from vramcast.task.vocabulary import PREFIX
 
 _FILES = files(__package__)
 CLUSTER_FILE = Path(str(_FILES / "cluster.yaml"))

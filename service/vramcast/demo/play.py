@@ -13,10 +13,10 @@ from rich.console import Console
 
 from vramcast.cluster.seam import PodEvent
 from vramcast.cluster.static import StaticCluster
-from vramcast.core.errors import WorldUnavailable
 from vramcast.demo import screen
 from vramcast.demo.day import CLUSTER_FILE, EXAMPLE_POD_FILE, Finish, Step, Submit, read_day
 from vramcast.demo.scheduler import DemoScheduler
+from vramcast.errors import WorldUnavailable
 
 _STEP_SECONDS = 0.5
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import urllib3
 
-from vramcast.core.errors import WorldUnavailable
+from vramcast.errors import WorldUnavailable
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,9 +12,9 @@ from rich.table import Table
 from rich.text import Text
 
 from vramcast.cluster.seam import PodEvent
-from vramcast.core.quantity import human_mib
 from vramcast.demo.day import Finish, Submit
 from vramcast.demo.scheduler import Gpu, Outcome
+from vramcast.task.quantity import human_mib
 
 _WIDTH = 100
 _BAR_WIDTH = 28

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from vramcast.core.adaptive import Calibrator
-from vramcast.core.adjustment import UNADJUSTED, Adjustment
-from vramcast.core.forecast import Forecast, Forecaster, Part, Source
-from vramcast.core.names import Product
-from vramcast.core.task import Task
+from vramcast.forecast.adjustment import UNADJUSTED, Adjustment
+from vramcast.forecast.forecast import Forecast, Forecaster, Part, Source
+from vramcast.names import Product
+from vramcast.outcomes.calibration import Calibrator
+from vramcast.task.task import Task
 
 PART = "this cluster"
 

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vramcast.core.calibration import Calibration, Factors
-from vramcast.core.errors import WorldUnavailable
+from vramcast.errors import WorldUnavailable
 from vramcast.forecast import features
+from vramcast.forecast.conformal import Calibration, Factors
 from vramcast.forecast.features import Features
 from vramcast.forecast.tokens import TOKEN_WIDTH, TOKENS
 

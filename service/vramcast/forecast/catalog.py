@@ -18,10 +18,10 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from vramcast.core.errors import FieldError, InvalidTask, WorldUnavailable
-from vramcast.core.vocabulary import PREFIX
+from vramcast.errors import FieldError, InvalidTask, WorldUnavailable
 from vramcast.forecast.description import Description, parse_profile, unfold_layers
 from vramcast.forecast.scaling import scaled_profile
+from vramcast.task.vocabulary import PREFIX
 
 FILE = "catalog.bin"
 MAGIC = b"vramcast catalog 2\n"

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vramcast.core.errors import InvalidInput
+from vramcast.errors import InvalidInput
 
 
 class OpKind(IntEnum):

@@ -14,11 +14,6 @@ from enum import IntEnum
 import numpy as np
 from numpy.typing import NDArray
 
-from vramcast.core.names import Product
-from vramcast.core.products import PRODUCTS, GpuSpec
-from vramcast.core.quantity import MIB
-from vramcast.core.task import Task
-from vramcast.core.vocabulary import Architecture, Kind, Optimizer, Precision, Quantization
 from vramcast.forecast.description import CONVOLUTIONS, IS_CONVOLUTION, Description, OpKind, among
 from vramcast.forecast.physics import (
     Layered,
@@ -30,6 +25,11 @@ from vramcast.forecast.physics import (
 from vramcast.forecast.saved import Array, LayerTable
 from vramcast.forecast.tokens import TOKEN_WIDTH, TOKENS, make_tokens
 from vramcast.forecast.weights import optimizer_states, weight_bytes
+from vramcast.hardware.products import PRODUCTS, GpuSpec
+from vramcast.names import Product
+from vramcast.task.quantity import MIB
+from vramcast.task.task import Task
+from vramcast.task.vocabulary import Architecture, Kind, Optimizer, Precision, Quantization
 
 VERSION = "features-2"
 

@@ -6,18 +6,18 @@ import threading
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 
-from vramcast.core.errors import FieldError, InvalidTask
-from vramcast.core.forecast import Forecast, Part, Source
-from vramcast.core.names import Product
-from vramcast.core.quantity import MIB
-from vramcast.core.task import Task
-from vramcast.core.vocabulary import PREFIX, Level
+from vramcast.errors import FieldError, InvalidTask
 from vramcast.forecast import physics
 from vramcast.forecast.catalog import Catalog, CatalogUnusable, builtin_catalog
+from vramcast.forecast.catalog_match import DOUBT, layers_of, lookalike
 from vramcast.forecast.description import Description
-from vramcast.forecast.lookalike import DOUBT, layers_of, lookalike
+from vramcast.forecast.forecast import Forecast, Part, Source
 from vramcast.forecast.profiles import decode_profile
 from vramcast.forecast.thumb import bound_factor
+from vramcast.names import Product
+from vramcast.task.quantity import MIB
+from vramcast.task.task import Task
+from vramcast.task.vocabulary import PREFIX, Level
 
 # Tasks come in crowds (a sweep, a Job's retries): what was forecast once is not forecast again.
 _CACHE_SIZE = 20_000

@@ -6,15 +6,15 @@ from pathlib import Path
 
 import structlog
 
-from vramcast.core.calibration import NOVEL, Cell, bound
-from vramcast.core.forecast import Forecast, Part, Source
-from vramcast.core.names import Product
-from vramcast.core.task import Task
 from vramcast.forecast.artifact import Artifact, ArtifactUnusable, load_artifact, novelty_of
+from vramcast.forecast.conformal import NOVEL, Cell, bound
 from vramcast.forecast.description import Description
 from vramcast.forecast.features import describe
+from vramcast.forecast.forecast import Forecast, Part, Source
 from vramcast.forecast.forecaster import PhysicsForecaster, RememberingForecaster
 from vramcast.forecast.session import ModelSession
+from vramcast.names import Product
+from vramcast.task.task import Task
 
 BUILTIN = "builtin"
 PHYSICS = "physics"

@@ -13,17 +13,17 @@ from functools import lru_cache
 
 import numpy as np
 
-from vramcast.core.forecast import Part
-from vramcast.core.names import Product
-from vramcast.core.products import PRODUCTS, context_mib
-from vramcast.core.quantity import MIB
-from vramcast.core.task import Task
-from vramcast.core.vocabulary import Kind, Precision
 from vramcast.forecast.description import IS_CONVOLUTION, Description, OpKind
+from vramcast.forecast.forecast import Part
 from vramcast.forecast.program import NO_WORKSPACE, Recording, Replay, Workspaces
 from vramcast.forecast.replay import record
 from vramcast.forecast.saved import Array, LayerTable, Saved, layer_table, saved_bytes
 from vramcast.forecast.weights import WEIGHT_BYTES, model_parts, optimizer_states, update_bytes
+from vramcast.hardware.products import PRODUCTS, context_mib
+from vramcast.names import Product
+from vramcast.task.quantity import MIB
+from vramcast.task.task import Task
+from vramcast.task.vocabulary import Kind, Precision
 
 VERSION = "physics-3"
 

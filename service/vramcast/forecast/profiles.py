@@ -16,9 +16,9 @@ from functools import lru_cache
 from typing import Any
 
 from vramcast import __version__
-from vramcast.core.errors import FieldError, InvalidInput, InvalidTask
-from vramcast.core.vocabulary import PREFIX
+from vramcast.errors import FieldError, InvalidInput, InvalidTask
 from vramcast.forecast.description import Description, fold_layers, parse_profile
+from vramcast.task.vocabulary import PREFIX
 
 _FORMAT = 1
 _MARK = f"v{_FORMAT}:"

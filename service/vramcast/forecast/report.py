@@ -6,11 +6,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from vramcast.core.forecast import Forecast, Forecaster
-from vramcast.core.names import Product
-from vramcast.core.products import PRODUCTS
-from vramcast.core.quantity import ceil_mib
-from vramcast.core.task import Task
+from vramcast.forecast.forecast import Forecast, Forecaster
+from vramcast.hardware.products import PRODUCTS
+from vramcast.names import Product
+from vramcast.task.quantity import ceil_mib
+from vramcast.task.task import Task
 
 RISKS = (0.1, 0.05, 0.01)
 # What most clusters have, in the order of their memory.

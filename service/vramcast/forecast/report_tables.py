@@ -8,8 +8,8 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from vramcast.core.quantity import GIB
 from vramcast.forecast.report import ProductReport
+from vramcast.task.quantity import GIB
 
 # In a pipe nobody says how wide a line may be.
 _PIPE_WIDTH = 100

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 import onnxruntime
 
-from vramcast.core.calibration import Spreads
-from vramcast.core.forecast import Utilization
 from vramcast.forecast.artifact import Artifact
+from vramcast.forecast.conformal import Spreads
 from vramcast.forecast.features import Features
+from vramcast.forecast.forecast import Utilization
 
 INPUTS = ("facts", "tokens", "kinds")
 OUTPUTS = ("quantiles", "utilization", "network_quantiles")

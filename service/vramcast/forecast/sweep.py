@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from vramcast.core.errors import FieldError, InvalidInput, InvalidTask
-from vramcast.core.forecast import Forecast, Forecaster
-from vramcast.core.names import Product
-from vramcast.core.task import Task
-from vramcast.core.vocabulary import KEYS, PREFIX, Level
+from vramcast.errors import FieldError, InvalidInput, InvalidTask
+from vramcast.forecast.forecast import Forecast, Forecaster
 from vramcast.forecast.report import usable_mib
+from vramcast.names import Product
+from vramcast.task.task import Task
+from vramcast.task.vocabulary import KEYS, PREFIX, Level
 
 SWEPT = ("batch-size", "sequence-length")
 _MOST_POINTS = 200

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from vramcast.core.quantity import MIB
 from vramcast.forecast.description import CONVOLUTIONS, OpKind, among
 from vramcast.forecast.physics import Layered
+from vramcast.task.quantity import MIB
 
 TOKENS = 32
 _HEADS = among(*CONVOLUTIONS, OpKind.LINEAR, OpKind.POOL)

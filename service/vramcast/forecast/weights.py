@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from vramcast.core.forecast import Part
-from vramcast.core.task import Task
-from vramcast.core.vocabulary import Kind, Optimizer, Precision, Quantization
 from vramcast.forecast.description import Description, OpKind
+from vramcast.forecast.forecast import Part
+from vramcast.task.task import Task
+from vramcast.task.vocabulary import Kind, Optimizer, Precision, Quantization
 
 WEIGHT_BYTES = {
     Precision.FP32: 4.0, Precision.TF32: 4.0, Precision.AMP_FP16: 4.0, Precision.AMP_BF16: 4.0,

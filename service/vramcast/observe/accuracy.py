@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from vramcast.core.accuracy import Accuracy, Group, GroupAccuracy, Tally
-from vramcast.core.outcome import Ending
-from vramcast.core.runs import Unmeasured
-from vramcast.core.telemetry import Fault
+from vramcast.outcomes.accuracy import Accuracy, Group, GroupAccuracy, Tally
+from vramcast.outcomes.outcome import Ending
+from vramcast.outcomes.readings import Fault
+from vramcast.outcomes.runs import Unmeasured
 
 _GROUP = ("family", "level", "product")
 

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from vramcast.core.adaptive import CellState
-from vramcast.core.calibration import RISKS
-from vramcast.core.drift import measure_drift
+from vramcast.forecast.conformal import RISKS
+from vramcast.outcomes.calibration import CellState
+from vramcast.outcomes.drift import measure_drift
 
 _CELL = ("product", "family")
 

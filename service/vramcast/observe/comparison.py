@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from vramcast.core.comparison import Figures, Standing
+from vramcast.outcomes.comparison import Figures, Standing
 
 
 @dataclass(frozen=True, slots=True)

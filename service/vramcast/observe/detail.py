@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from vramcast.core.ledger import Ledger
-from vramcast.core.quantity import MIB
+from vramcast.placement.ledger import Ledger
+from vramcast.task.quantity import MIB
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,12 +11,12 @@ from prometheus_client.registry import Collector
 
 from vramcast import __version__
 from vramcast.cluster.seam import Fate
-from vramcast.core.forecast import Source
-from vramcast.core.gpu import SHARED_GPU
-from vramcast.core.ledger import Ledger
-from vramcast.core.promise import State
-from vramcast.core.quantity import MIB
-from vramcast.core.reasons import Reason
+from vramcast.forecast.forecast import Source
+from vramcast.placement.gpus import SHARED_GPU
+from vramcast.placement.ledger import Ledger
+from vramcast.placement.promises import State
+from vramcast.placement.reasons import Reason
+from vramcast.task.quantity import MIB
 
 VERBS = ("filter", "prioritize", "bind", "preempt", "forecast", "explain", "state", "records")
 

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from vramcast.core.errors import InvalidInput
-from vramcast.core.vocabulary import PREFIX
+from vramcast.errors import InvalidInput
+from vramcast.task.vocabulary import PREFIX
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,23 +13,23 @@ from rich.console import Console
 from rich.table import Table
 from torch import nn
 
-from vramcast.core.errors import InvalidInput
-from vramcast.core.forecast import Forecaster
-from vramcast.core.names import Product
-from vramcast.core.quantity import MIB
-from vramcast.core.task import parse_task
-from vramcast.core.vocabulary import PREFIX
+from vramcast.errors import InvalidInput
 from vramcast.forecast.description import parse_profile
+from vramcast.forecast.forecast import Forecaster
 from vramcast.forecast.profiles import encode_profile
 from vramcast.forecast.report import COMMON_PRODUCTS, ProductReport, report, report_json
 from vramcast.forecast.report_tables import new_console, parts_table, products_table
 from vramcast.forecast.summary import Summary, summarize
+from vramcast.names import Product
 from vramcast.profile.arguments import Asked
 from vramcast.profile.inputs import Inputs
 from vramcast.profile.loading import load_builder, load_callable
 from vramcast.profile.measuring import measure, need_gpu
 from vramcast.profile.profiling import Traced, Untraceable, family, profile_network
 from vramcast.profile.tracing import leaves
+from vramcast.task.quantity import MIB
+from vramcast.task.task import parse_task
+from vramcast.task.vocabulary import PREFIX
 
 _SHAPE = re.compile(r"[1-9]\d{0,6}(x[1-9]\d{0,6}){0,4}", re.ASCII)
 

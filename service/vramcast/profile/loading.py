@@ -11,7 +11,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from vramcast.core.errors import InvalidInput
+from vramcast.errors import InvalidInput
 
 _FORM = "expected package.module:callable such as my_project.models:build_model, or a config.json of Hugging Face"
 

@@ -13,10 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from vramcast.core.errors import InvalidInput, WorldUnavailable
-from vramcast.core.task import Task
-from vramcast.core.vocabulary import Optimizer, Precision
+from vramcast.errors import InvalidInput, WorldUnavailable
 from vramcast.profile.inputs import Inputs, arguments
+from vramcast.task.task import Task
+from vramcast.task.vocabulary import Optimizer, Precision
 
 _STEPS = 5
 _COLUMNS = (

@@ -11,18 +11,18 @@ from typing import Any
 from torch import Tensor, nn
 from torch.utils import _pytree
 
-from vramcast.core.errors import InvalidInput
-from vramcast.core.names import Product
-from vramcast.core.quantity import GIB
-from vramcast.core.task import parse_task
-from vramcast.core.vocabulary import PREFIX
+from vramcast.errors import InvalidInput
 from vramcast.forecast.forecaster import RememberingForecaster
 from vramcast.forecast.model import BUILTIN, choose_forecaster
 from vramcast.forecast.profiles import encode_profile
 from vramcast.forecast.report import COMMON_PRODUCTS, ProductReport, report
+from vramcast.names import Product
 from vramcast.profile.inputs import Inputs
 from vramcast.profile.loading import network_of
 from vramcast.profile.profiling import Untraceable, profile_network
+from vramcast.task.quantity import GIB
+from vramcast.task.task import parse_task
+from vramcast.task.vocabulary import PREFIX
 
 _DEFAULT_RISK = 0.05
 

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from vramcast.core.errors import InvalidInput
+from vramcast.errors import InvalidInput
 from vramcast.profile.inputs import Inputs, make_call
 from vramcast.profile.tracing import Trace, leaves, trace
 

@@ -10,7 +10,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from vramcast.core.errors import InvalidInput
+from vramcast.errors import InvalidInput
 from vramcast.train.evaluation import evaluate
 from vramcast.train.progress import Progress
 

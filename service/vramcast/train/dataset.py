@@ -8,9 +8,9 @@ from dataclasses import dataclass, fields
 import numpy as np
 from numpy.typing import NDArray
 
-from vramcast.core.products import PRODUCTS
-from vramcast.core.quantity import MIB
 from vramcast.forecast.features import Features, describe
+from vramcast.hardware.products import PRODUCTS
+from vramcast.task.quantity import MIB
 from vramcast.train.progress import Progress
 from vramcast.train.records import Outcome, Record
 

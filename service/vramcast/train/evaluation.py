@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from vramcast.core.calibration import Cell, bound
 from vramcast.forecast.artifact import Artifact, load_artifact, novelty_of
+from vramcast.forecast.conformal import Cell, bound
 from vramcast.forecast.features import describe
 from vramcast.forecast.physics import forget
 from vramcast.forecast.session import ModelSession

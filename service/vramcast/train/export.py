@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 from torch import Tensor, nn
 
-from vramcast.core.calibration import MIN_SPREAD
-from vramcast.core.errors import VramcastError
+from vramcast.errors import VramcastError
+from vramcast.forecast.conformal import MIN_SPREAD
 from vramcast.forecast.features import FACTS
 from vramcast.forecast.session import INPUTS, OUTPUTS
 from vramcast.forecast.tokens import TOKEN_WIDTH, TOKENS

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vramcast.core.products import PRODUCTS
+from vramcast.hardware.products import PRODUCTS
 from vramcast.train.records import TARGETS
 
 Floats = NDArray[np.float64]

@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vramcast.core.calibration import RISKS, Calibration, Cell, Factors, Spreads, bound, calibrate
 from vramcast.forecast import features
 from vramcast.forecast.artifact import FORMAT, MANIFEST, MODEL, Ranges, novelty
+from vramcast.forecast.conformal import RISKS, Calibration, Cell, Factors, Spreads, bound, calibrate
 from vramcast.forecast.features import Regime, without_optional
 from vramcast.forecast.tokens import TOKEN_WIDTH, TOKENS
 from vramcast.train import plots

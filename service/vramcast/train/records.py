@@ -12,14 +12,14 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from vramcast.core.errors import InvalidInput, InvalidTask
-from vramcast.core.names import Product
-from vramcast.core.quantity import MIB
-from vramcast.core.task import Task, parse_task
-from vramcast.core.vocabulary import PREFIX, Architecture, Level, Optimizer, Precision
+from vramcast.errors import InvalidInput, InvalidTask
 from vramcast.forecast.description import Description, parse_profile
 from vramcast.forecast.forecaster import described_network
 from vramcast.forecast.summary import summarize
+from vramcast.names import Product
+from vramcast.task.quantity import MIB
+from vramcast.task.task import Task, parse_task
+from vramcast.task.vocabulary import PREFIX, Architecture, Level, Optimizer, Precision
 from vramcast.train.synthetic_cnn import is_synthetic_cnn, rebuild
 
 NAN = float("nan")

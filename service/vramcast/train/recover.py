@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 from torch import Tensor, nn
 
-from vramcast.core.errors import InvalidInput
+from vramcast.errors import InvalidInput
 from vramcast.train.export import export
 from vramcast.train.network import QUANTILES, UTILIZATIONS, ForecastNetwork, Shape
 from vramcast.train.trees import Correction

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from vramcast.core.errors import InvalidInput
+from vramcast.errors import InvalidInput
 from vramcast.forecast.description import Description, Op, kind_of
 
 _DENSE_LAYERS = 4

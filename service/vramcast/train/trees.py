@@ -17,7 +17,7 @@ import onnx
 from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 
-from vramcast.core.calibration import MIN_SPREAD
+from vramcast.forecast.conformal import MIN_SPREAD
 from vramcast.forecast.features import Regime
 from vramcast.train.network import MEDIAN, QUANTILES
 

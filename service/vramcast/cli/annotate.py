@@ -1,0 +1,243 @@
+"""`vramcast annotate`: writes a task's description where it belongs, and checks what stands there."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import sys
+import tempfile
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.text import Text
+
+from vramcast.cli.manifests import STDIN, Found, Manifest, as_text, notes, parse_manifest, read_text, undescribed
+from vramcast.cli.yaml_edits import remove_value, set_value
+from vramcast.cluster.workloads import Template
+from vramcast.errors import FieldError, InvalidInput, InvalidTask
+from vramcast.forecast.forecaster import PhysicsForecaster
+from vramcast.names import Product
+from vramcast.task.task import unknown_key
+from vramcast.task.vocabulary import KEYS, PREFIX
+
+SCHEDULER_NAME = "vramcast-scheduler"
+_ANY_PRODUCT = Product("NVIDIA-A100-SXM4-40GB")
+WRONG = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """What to write, and where: `templates` empty is wherever it makes sense."""
+
+    settings: Mapping[str, str]
+    templates: tuple[str, ...] = ()
+    scheduler_name: str | None = None
+    move: bool = False
+    unset: tuple[str, ...] = ()
+
+    @property
+    def change(self) -> bool:
+        return bool(self.settings or self.scheduler_name or self.move or self.unset)
+
+
+def run_annotate(paths: Iterable[Path], wishes: Wishes, *, in_place: bool, check: bool, diff: bool) -> int:
+    """The exit code: 1 where a check found something wrong. Raises InvalidInput, and then nothing was written."""
+    paths = list(paths)
+    if not (wishes.change or check):
+        raise InvalidInput("nothing to do: give --set KEY=VALUE (`vramcast annotations` lists the keys), or --check")
+    if in_place and STDIN in paths:
+        raise InvalidInput("--in-place: standard input has no place; leave it out to get the result on standard output")
+    if len(paths) > 1 and not (in_place or check or diff):
+        raise InvalidInput("several files: give --in-place, --diff or --check")
+    if check:
+        return max([_check(path, wishes) for path in paths])
+    # All are edited before the first is written: a mistake in one leaves every file as it was.
+    edited = [_edit(read_text(path), str(path), wishes) for path in paths]
+    for path, (before, after) in zip(paths, edited, strict=True):
+        _deliver(path, before, after, in_place=in_place, diff=diff)
+    return 0
+
+
+def parse_settings(pairs: Iterable[str]) -> dict[str, str]:
+    """`KEY=VALUE` each, with or without the prefix; all mistakes at once."""
+    settings: dict[str, str] = {}
+    errors: list[FieldError] = []
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        name = PREFIX + name.strip().removeprefix(PREFIX)
+        key = KEYS.get(name.removeprefix(PREFIX))
+        try:
+            if not equals:
+                raise ValueError("expected KEY=VALUE, such as batch-size=32")
+            if key is None:
+                raise ValueError(unknown_key(name))
+            key.parse(value)
+            settings[name] = value.strip()
+        except ValueError as error:
+            errors.append(FieldError(name, value, str(error)))
+    if errors:
+        raise InvalidInput("\n".join(f"--set: {error}" for error in errors))
+    return settings
+
+
+def parse_names(names: Iterable[str]) -> tuple[str, ...]:
+    """Annotations to take away, with or without the prefix: also those that nobody knows any more."""
+    return tuple(PREFIX + name.strip().removeprefix(PREFIX) for name in names)
+
+
+def _edit(text: str, source: str, wishes: Wishes) -> tuple[Manifest, Manifest]:
+    before = parse_manifest(text, source)
+    for found in _select(before, wishes):
+        for place, value in found.template.beside.items():
+            text = set_value(text, found.document, place, value, source)
+        for name, value in {**_moved(before, found, wishes), **wishes.settings}.items():
+            text = set_value(text, found.document, (*found.template.annotations_place, name), value, source)
+        for name in wishes.unset:
+            if name in found.template.annotations:
+                text = remove_value(text, found.document, (*found.template.annotations_place, name), source)
+        if wishes.scheduler_name is not None:
+            _check_scheduler(found.template, source)
+            text = set_value(text, found.document, found.template.scheduler_place, wishes.scheduler_name, source)
+    if wishes.move:
+        for document, misplaced in before.misplaced():
+            text = remove_value(text, document, (*misplaced.place, misplaced.name), source)
+    after = parse_manifest(text, source)
+    known = _mistakes(before)
+    mistakes = [line for line in _mistakes(after) if line not in known or wishes.move]
+    if mistakes:
+        raise InvalidInput("\n".join(mistakes))
+    return before, after
+
+
+def _moved(manifest: Manifest, found: Found, wishes: Wishes) -> dict[str, str]:
+    """What stands in the wrong places of the same workload."""
+    if not wishes.move:
+        return {}
+    return {
+        misplaced.name: as_text(misplaced.value)
+        for document, misplaced in manifest.misplaced()
+        if document == found.document and found.template in misplaced.templates
+    }
+
+
+def _check_scheduler(template: Template, source: str) -> None:
+    if not template.names_scheduler:
+        raise InvalidInput(
+            f"{source}: {template.label}: a {template.kind} cannot name a scheduler: set schedulerName in the pod "
+            "template of its TrainingRuntime or ClusterTrainingRuntime (this command edits those too)"
+        )
+
+
+def _select(manifest: Manifest, wishes: Wishes) -> list[Found]:
+    if wishes.templates:
+        return _chosen(manifest, wishes.templates)
+    if len(manifest.found) == 1:
+        return list(manifest.found)
+    likely = [found for found in manifest.found if found.described or found.asks_for_gpus]
+    if not likely:
+        raise InvalidInput(
+            f"{manifest.source}: several pod templates, and none asks for a GPU: choose with --template: "
+            f"{_labels(manifest)}"
+        )
+    return likely
+
+
+def _chosen(manifest: Manifest, words: Iterable[str]) -> list[Found]:
+    chosen: list[Found] = []
+    for word in words:
+        matching = [found for found in manifest.found if word.casefold() in _names(found.template)]
+        if not matching:
+            raise InvalidInput(f"{manifest.source}: --template {word}: no such pod template: {_labels(manifest)}")
+        chosen += [found for found in matching if found not in chosen]
+    return chosen
+
+
+def _names(template: Template) -> set[str]:
+    """`RayJob/tune worker gpu` is chosen by its role, by a word of it, or by the workload's name."""
+    names = {template.role, *template.role.split(), template.name, f"{template.kind}/{template.name}", template.label}
+    return {name.casefold() for name in names if name}
+
+
+def _labels(manifest: Manifest) -> str:
+    return ", ".join(dict.fromkeys(found.template.label for found in manifest.found))
+
+
+def _mistakes(manifest: Manifest) -> list[str]:
+    return [*manifest.mistakes(), *(f"{manifest.source}: {line}" for line in _not_forecast(manifest))]
+
+
+def _not_forecast(manifest: Manifest) -> list[str]:
+    """Descriptions that are well formed and still say nothing: a model that nobody knows, a damaged profile."""
+    lines = []
+    for found in manifest.found:
+        if found.record is not None and found.record.task is not None:
+            try:
+                PhysicsForecaster(0.05).forecast(found.record.task, _ANY_PRODUCT)
+            except InvalidTask as error:
+                lines += [f"{found.template.label}: {mistake}" for mistake in error.errors]
+    return lines
+
+
+def _check(path: Path, wishes: Wishes) -> int:
+    console = Console(stderr=True, soft_wrap=True, highlight=False)
+    text = read_text(path)
+    try:
+        manifest = _edit(text, str(path), wishes)[1] if wishes.change else parse_manifest(text, str(path))
+        wrong = _mistakes(manifest)
+        if not wrong and not any(found.described for found in manifest.found):
+            wrong = [f"{path}: {undescribed(path)}"]
+    except InvalidInput as error:
+        wrong = str(error).splitlines()
+    for line in wrong:
+        console.print(Text.assemble(("error: ", "red"), line))
+    if wrong:
+        return WRONG
+    for found in manifest.found:
+        for note in notes(found):
+            console.print(Text.assemble(("note: ", "yellow"), f"{path}: {found.template.label}: {note}"))
+    count = sum(found.described for found in manifest.found)
+    console.print(Text.assemble(("ok: ", "green"), f"{path}: {count} described pod template{'s' * (count != 1)}"))
+    return 0
+
+
+def _deliver(path: Path, before: Manifest, after: Manifest, *, in_place: bool, diff: bool) -> None:
+    console = Console(stderr=True, soft_wrap=True, highlight=False)
+    if diff or in_place:
+        _print_diff(before, after, Console(soft_wrap=True, highlight=False) if diff else console)
+    else:
+        sys.stdout.write(after.text)
+    if in_place and after.text != before.text:
+        _write(path.resolve(), after.text)
+    for line in _mistakes(after):
+        console.print(Text.assemble(("still wrong: ", "yellow"), line))
+    if in_place:
+        done = "annotated" if after.text != before.text else "unchanged"
+        console.print(Text.assemble((f"{done}: ", "green"), str(path)))
+
+
+def _print_diff(before: Manifest, after: Manifest, console: Console) -> None:
+    colors = {"+": "green", "-": "red", "@": "cyan"}
+    lines = difflib.unified_diff(
+        before.text.splitlines(), after.text.splitlines(), before.source, f"{after.source} (annotated)", lineterm=""
+    )
+    for line in lines:
+        console.print(Text(line, style=colors.get(line[:1], "")))
+
+
+def _write(path: Path, text: str) -> None:
+    """The whole file or nothing: written beside it, then put in its place."""
+    try:
+        mode = path.stat().st_mode
+        descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        beside = Path(name)
+        try:
+            with os.fdopen(descriptor, "w", encoding="utf-8", newline="") as file:
+                file.write(text)
+            beside.chmod(mode)
+            beside.replace(path)
+        finally:
+            beside.unlink(missing_ok=True)
+    except OSError as error:
+        raise InvalidInput(f"{path}: cannot be written: {error}") from None

@@ -1,0 +1,84 @@
+"""`vramcast catalog`: the models that a pod may name, and building the file that knows them."""
+
+from __future__ import annotations
+
+import sys
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from rich import box
+from rich.table import Table
+
+from vramcast.errors import InvalidInput
+from vramcast.forecast.catalog import Line, builtin_catalog
+from vramcast.forecast.report_tables import new_console
+
+
+def run_catalog(search: str, output: str) -> None:
+    """Raises InvalidInput with the nearest names where nothing is found."""
+    if output not in ("table", "json"):
+        raise InvalidInput(f"--output {output!r}: expected table or json")
+    catalog = builtin_catalog()
+    found = list(catalog.lines(search))
+    if not found:
+        near = catalog.nearest(search)
+        meant = f"did you mean {', '.join(near)}?" if near else "`vramcast catalog` lists all"
+        raise InvalidInput(f"no model of the catalog has {search!r} in its name; {meant}")
+    if output == "json":
+        rows = [_json(line) for line in found]
+        sys.stdout.write(msgspec.json.format(msgspec.json.encode(rows), indent=1).decode() + "\n")
+        return
+    new_console().print(_table(found, len(catalog)), highlight=False)
+
+
+def _table(found: list[Line], known: int) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, caption=f"{len(found)} of {known} models")
+    for title in ("model", "family", "parameters", "layers", "input", "activations"):
+        table.add_column(title, justify="left" if title in ("model", "family") else "right")
+    for line in found:
+        totals = (f"{line.parameters / 1e6:,.1f}M", str(line.layers), _input(line), f"{line.activations / 1e6:,.1f}M")
+        table.add_row(line.name, line.family, *totals)
+    return table
+
+
+def _input(line: Line) -> str:
+    return "x".join(map(str, line.input_shape)) if line.input_shape else f"{line.sequence_length} tokens"
+
+
+def _json(line: Line) -> dict[str, Any]:
+    return {
+        "model": line.name,
+        "architecture": line.family,
+        "parameters": line.parameters,
+        "layers": line.layers,
+        "activations": line.activations,
+        "input_size": line.input_shape,
+        "sequence_length": line.sequence_length,
+    }
+
+
+def parse_shard(text: str) -> tuple[int, int]:
+    """`2/3`: the second of three that share the work."""
+    number, slash, count = text.partition("/")
+    if not slash or not number.isdigit() or not count.isdigit() or not 1 <= int(number) <= int(count):
+        raise InvalidInput(f"--shard {text!r}: expected such as 1/2 and 2/2, for two builds side by side")
+    return int(number) - 1, int(count)
+
+
+def run_build(out: Path, search: str, shard: str) -> None:
+    """Traces every model whose name has the words. A second call goes on where the first stopped."""
+    # Late: torch and the libraries are an extra.
+    from vramcast.profile.building import build_catalog  # noqa: PLC0415
+    from vramcast.profile.sources import all_sources  # noqa: PLC0415
+    from vramcast.train.progress import Progress  # noqa: PLC0415
+
+    at, count = parse_shard(shard)
+    progress = Progress()
+    words = search.lower().split()
+    sources = [source for source in all_sources() if all(word in source.name.lower() for word in words)]
+    mine = list(islice(sources, at, None, count))
+    missing = build_catalog(out, sources, progress.over(mine, "tracing"), progress.say)
+    written = f"{out} holds {len(sources)} models" if not missing else f"{missing} models are still to come"
+    progress.say(f"{written}; parts are in {out.with_suffix('.parts')}")

@@ -1,0 +1,144 @@
+"""Files of manifests, and what their pod templates say about their tasks: read here for every command."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from vramcast.cli.yaml_edits import load_documents
+from vramcast.cluster.objects import Pod, to_record
+from vramcast.cluster.workloads import Misplaced, Template, find_misplaced, find_templates, show
+from vramcast.errors import InvalidInput
+from vramcast.task.pod import PodRecord
+from vramcast.task.vocabulary import PREFIX, Written
+
+STDIN = Path("-")
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A pod template of a file. `record` is None, or without a task, where its annotations are not right."""
+
+    document: int
+    template: Template
+    record: PodRecord | None
+    mistakes: tuple[str, ...]  # each with its place
+
+    @property
+    def described(self) -> bool:
+        return any(str(name).startswith(PREFIX) for name in self.template.annotations)
+
+    @property
+    def asks_for_gpus(self) -> bool:
+        return self.record is not None and self.record.ask is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    source: str  # the file's name, for messages
+    text: str
+    documents: tuple[Any, ...]
+    found: tuple[Found, ...]
+
+    def misplaced(self) -> Iterator[tuple[int, Misplaced]]:
+        for number, document in enumerate(self.documents):
+            for misplaced in find_misplaced(document):
+                yield number, misplaced
+
+    def mistakes(self) -> list[str]:
+        """All that is wrong, one a line: where, what stood there, and what to do."""
+        lines = [*self._misplaced_lines(), *(line for found in self.found for line in found.mistakes)]
+        return [f"{self.source}: {line}" for line in lines]
+
+    def _misplaced_lines(self) -> Iterator[str]:
+        for _, group in groupby(self.misplaced(), key=lambda pair: (pair[0], pair[1].place)):
+            misplaced = [one for _, one in group]
+            first, *others = misplaced[0].templates
+            belongs = "the annotations of one of its pod templates" if others else show(first.annotations_place)
+            choose = " --template ROLE" if others else ""
+            names = ", ".join(one.name for one in misplaced)
+            yield (
+                f"{first.kind}/{first.name}: {show(misplaced[0].place)}: {names}: no pod gets what stands here; it "
+                f"belongs to {belongs}: `vramcast annotate -f {self.source} --move{choose} --in-place` moves it"
+            )
+
+
+def read_text(path: Path) -> str:
+    """Line endings as they are. Raises InvalidInput."""
+    try:
+        if path == STDIN:
+            return sys.stdin.read()
+        with path.open(encoding="utf-8", newline="") as file:
+            return file.read()
+    except (OSError, UnicodeError) as error:
+        raise InvalidInput(f"{path}: {getattr(error, 'strerror', None) or error}") from None
+
+
+def read_manifest(path: Path) -> Manifest:
+    """Raises InvalidInput where it is no YAML, or where no pod is in it."""
+    return parse_manifest(read_text(path), str(path))
+
+
+def parse_manifest(text: str, source: str) -> Manifest:
+    documents = load_documents(text, source)
+    found = tuple(
+        _find(number, template)
+        for number, document in enumerate(documents)
+        for template in find_templates(document)
+    )  # fmt: skip
+    if not found:
+        kinds = ", ".join(str(document.get("kind")) for document in documents if isinstance(document, dict))
+        held = f"it holds {kinds}" if kinds else "it is empty"
+        raise InvalidInput(f"{source}: no pod and no pod template in it ({held}): expected a Pod, Job, PyTorchJob, ...")
+    return Manifest(source, text, tuple(documents), found)
+
+
+def _find(document: int, template: Template) -> Found:
+    place = f"{template.label}: {show(template.annotations_place)}"
+    unquoted = [
+        f'{place}: {name}: {as_text(value)} is not a string: write it in quotes, "{as_text(value)}"'
+        for name, value in template.annotations.items()
+        if str(name).startswith(PREFIX) and not isinstance(value, str)
+    ]
+    if unquoted:
+        return Found(document, template, None, tuple(unquoted))
+    try:
+        record = to_record(msgspec.convert(template.pod(), Pod, strict=False))
+    except (msgspec.ValidationError, RecursionError) as error:
+        return Found(document, template, None, (f"{template.label}: not a pod: {error}",))
+    wrong = record.invalid.errors if record.invalid else ()
+    return Found(document, template, record, tuple(f"{place}: {error}" for error in wrong))
+
+
+def as_text(value: Any) -> str:
+    """As a value stood in the YAML that it was read from."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def undescribed(path: Path) -> str:
+    return (
+        f"no annotation {PREFIX}... describes a task: `vramcast annotate -f {path} --set KEY=VALUE --in-place` writes "
+        "one, and `vramcast annotations` lists the keys"
+    )
+
+
+def notes(found: Found) -> Iterator[str]:
+    """What is allowed, and still seldom meant."""
+    record, spec = found.record, found.template.spec
+    if record is None or not found.described:
+        if found.asks_for_gpus:
+            yield "asks for GPUs and says nothing about its task: it passes as undescribed"
+        return
+    if found.template.names_scheduler and "schedulerName" not in spec:
+        yield "names no scheduler: where vramcast brought one of its own, `vramcast annotate --scheduler` names it"
+    if record.task and record.task.share and Written.GPU_INDICES not in str(spec.get("containers")):
+        yield (
+            "shares a GPU, and no container's NVIDIA_VISIBLE_DEVICES comes from the annotation "
+            f"{Written.GPU_INDICES.value}: it would see every GPU of its node"
+        )

@@ -1,0 +1,157 @@
+"""`vramcast export-records`: what a running service observed, in the format that `vramcast train` reads.
+
+Exports add up: a run that is in DIR already is not written again, so a nightly export collects what the service itself
+keeps only for a while.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import urllib3
+
+from vramcast.errors import InvalidInput, WorldUnavailable
+from vramcast.forecast.profiles import unpack_profile
+from vramcast.outcomes.outcome import Ending
+from vramcast.task.quantity import MIB
+
+TABLE = "measurements.csv"
+SOURCE = "observed"
+COLUMNS = (
+    "source", "run", "profile", "task", "gpu", "batch_size", "precision", "optimizer", "memory_mib", "memory_kind",
+    "outcome", "gpu_util", "sm_active", "sm_occupancy", "ending", "ended_at", "model_version", "pod",
+)  # fmt: skip
+_TIMEOUT_SECONDS = 60.0
+_PROFILES = "observed-*.jsonl.gz"
+
+
+class RecordsUnavailable(WorldUnavailable):
+    """The service does not answer, or not with records."""
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """For a service that serves over TLS; files, or none."""
+
+    ca_file: Path | None = None
+    cert_file: Path | None = None
+    key_file: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """How many runs were added, and how many had been there before."""
+
+    added: int
+    known: int
+
+
+def fetch_records(url: str, credentials: Credentials, *, named: bool) -> dict[str, Any]:
+    address = f"{url.rstrip('/')}/records{'?names=true' if named else ''}"
+    files: dict[str, Any] = {
+        name: str(path)
+        for name, path in (
+            ("ca_certs", credentials.ca_file),
+            ("cert_file", credentials.cert_file),
+            ("key_file", credentials.key_file),
+        )
+        if path is not None
+    }
+    try:
+        with urllib3.PoolManager(retries=False, timeout=_TIMEOUT_SECONDS, **files) as pool:
+            answer = pool.request("GET", address)
+        document = json.loads(answer.data) if answer.status == 200 else None
+    except (urllib3.exceptions.HTTPError, OSError, ValueError) as error:
+        raise RecordsUnavailable(f"{address}: {error}; is it the address of a running vramcast?") from error
+    if not isinstance(document, dict) or not isinstance(document.get("runs"), list):
+        raise RecordsUnavailable(f"{address} answers {answer.status} without records: an older vramcast, or none?")
+    return document
+
+
+def write_records(document: Mapping[str, Any], out: Path) -> Exported:
+    """Profiles first: a row never names one that is not there. Either file is there as a whole, or not at all."""
+    rows = _read_rows(out / TABLE)
+    known = {row["run"] for row in rows}
+    fresh = {run["run"]: run for run in document["runs"] if run["run"] not in known and run["peak_bytes"] > 0}
+    if fresh:
+        (out / "profiles").mkdir(parents=True, exist_ok=True)
+        _write_profiles(out / "profiles", document["profiles"], {run["profile"] for run in fresh.values()} - {""})
+        _write_rows(out / TABLE, [*rows, *map(_row, fresh.values())])
+    return Exported(len(fresh), len(document["runs"]) - len(fresh))
+
+
+def _read_rows(path: Path) -> list[dict[str, str]]:
+    if not path.exists():
+        return []
+    with path.open(newline="", encoding="utf-8") as file:
+        reader = csv.DictReader(file)
+        if tuple(reader.fieldnames or ()) != COLUMNS:
+            raise InvalidInput(f"{path} has other columns than an export: give --out a directory of its own")
+        return list(reader)
+
+
+def _write_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
+    partial = path.with_suffix(".partial")
+    with partial.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, COLUMNS)
+        writer.writeheader()
+        writer.writerows(rows)
+    partial.replace(path)
+
+
+def _row(run: Mapping[str, Any]) -> dict[str, Any]:
+    task = run["task"]
+    utilization = run["gpu_utilization"]
+    return {
+        "source": SOURCE,
+        "run": run["run"],
+        "profile": run["profile"],
+        "task": json.dumps(task, sort_keys=True),
+        "gpu": run["product"],
+        "batch_size": task.get("batch-size", "1"),
+        "precision": task.get("precision", "fp32"),
+        "optimizer": task.get("optimizer", "adamw"),
+        "memory_mib": round(run["peak_bytes"] / MIB),
+        "memory_kind": "dcgm-device",
+        "outcome": _outcome(run["ending"], shared=run["shared"]),
+        "gpu_util": "" if utilization is None else f"{utilization:.4f}",
+        "ending": run["ending"],
+        "ended_at": round(run["ended_at"]),
+        "model_version": run["model_version"],
+        "pod": run.get("pod", ""),
+    }
+
+
+def _outcome(ending: str, *, shared: bool) -> str:
+    """Who did not come to its end took less than it would have; on a GPU of its own, an OOM proves the GPU's size."""
+    if ending == Ending.SUCCEEDED:
+        return "ok"
+    return "oom" if ending == Ending.OOM and not shared else "floor"
+
+
+def _write_profiles(directory: Path, profiles: Mapping[str, str], wanted: set[str]) -> None:
+    missing = sorted(wanted - _known_profiles(directory))
+    if not missing:
+        return
+    number = len(list(directory.glob(_PROFILES)))
+    path = directory / _PROFILES.replace("*", f"{number:04d}-{missing[0]}")
+    partial = path.with_suffix(".partial")
+    with gzip.open(partial, "wt", encoding="utf-8") as file:
+        for key in missing:
+            profile = unpack_profile(profiles[key]) | {"id": key, "group": key}
+            file.write(json.dumps(profile, separators=(",", ":")) + "\n")
+    partial.replace(path)
+
+
+def _known_profiles(directory: Path) -> set[str]:
+    known: set[str] = set()
+    for path in directory.glob(_PROFILES):
+        with gzip.open(path, "rt", encoding="utf-8") as lines:
+            known.update(json.loads(line)["id"] for line in lines)
+    return known

@@ -1,0 +1,180 @@
+"""`vramcast forecast --sweep`: memory against batch size as a plot, and the largest that each GPU holds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from vramcast.cli.terminal_plot import Point, TerminalPlot
+from vramcast.forecast.forecast import Forecast, Forecaster
+from vramcast.forecast.sweep import Largest, Sweep, curve, find_largest
+from vramcast.names import Product
+from vramcast.task.quantity import GIB
+from vramcast.task.task import Task
+
+# Among the common products, the one with the most measurements behind its forecasts: its curve is drawn.
+_DRAWN = Product("NVIDIA-A100-SXM4-40GB")
+_WIDEST, _PLOT_ROWS = 84, 18
+_MOST_ROWS = 16
+_ABOUT_THE_SAME = 1.02
+_MOST_TICKS = 10
+# What the name of a product has besides the name that people call it by.
+_BESIDE = ("NVIDIA-", "Tesla-", "GeForce-", "-SXM2", "-SXM3", "-SXM4", "-PCIE", "-PCIe", "-HBM3")
+
+
+@dataclass(frozen=True, slots=True)
+class SweepReport:
+    """`points` are of one product, as the curves of others differ little; every product has its own `largest`."""
+
+    sweep: Sweep
+    product: Product
+    points: list[Forecast]
+    largest: list[Largest]
+
+    @property
+    def risk(self) -> float:
+        return self.points[0].risk
+
+    def medians(self) -> list[Point]:
+        pairs = zip(self.sweep.values, self.points, strict=True)
+        return [(value, forecast.median_bytes / GIB) for value, forecast in pairs]
+
+    def bounds(self) -> list[Point]:
+        pairs = zip(self.sweep.values, self.points, strict=True)
+        return [(value, forecast.bound_bytes / GIB) for value, forecast in pairs]
+
+    def levels(self) -> Iterator[tuple[float, str, int | None]]:
+        """(usable GiB, short names, largest value) for products of about the same memory: the least of both counts."""
+        left = sorted(self.largest, key=lambda one: one.usable_mib)
+        while left:
+            same = [one for one in left if one.usable_mib <= left[0].usable_mib * _ABOUT_THE_SAME]
+            least = min(one.value or 0 for one in same)
+            yield same[0].usable_mib / 1024, ", ".join(short_name(one.product) for one in same), least or None
+            left = left[len(same) :]
+
+
+def sweep_task(forecaster: Forecaster, task: Task, products: Sequence[Product], sweep: Sweep) -> SweepReport:
+    """Raises InvalidTask where the description says nothing about how memory follows the key."""
+    drawn = _DRAWN if _DRAWN in products else products[0]
+    points = curve(forecaster, task, drawn, sweep)
+    largest = [find_largest(forecaster, task, product, sweep) for product in products]
+    return SweepReport(sweep, drawn, points, [one for one in largest if one is not None])
+
+
+def short_name(product: Product) -> str:
+    name = str(product)
+    for part in _BESIDE:
+        name = name.replace(part, "")
+    return name
+
+
+def print_sweep(console: Console, report: SweepReport) -> None:
+    for line in _plot(report, console.width):
+        console.print(line, no_wrap=True, overflow="crop")
+    console.print(_legend(report))
+    console.print(_largest_table(report))
+    if len(report.points) <= _MOST_ROWS:
+        console.print(_points_table(report))
+    for assumption in report.points[-1].assumptions:
+        console.print(f"  [dim]assumed:[/dim] {assumption}")
+    console.print()
+
+
+def _plot(report: SweepReport, console_width: int) -> list[Text]:
+    levels = list(report.levels())
+    top = max(y for _, y in report.bounds()) * 1.08
+    # The first GPU that holds all of the sweep is worth seeing too, unless it is far away.
+    above = [usable for usable, _, _ in levels if top < usable <= 1.5 * top]
+    top = max([top, *(usable * 1.03 for usable in above[:1])])
+    shown = [level for level in levels if level[0] <= top]
+    names = max((len(name) for _, name, _ in shown), default=0)
+    width = max(30, min(_WIDEST, console_width - names - 9))
+    # From nothing: a batch of half the size stands half way.
+    plot = TerminalPlot(width, _PLOT_ROWS, (0, report.sweep.values[-1]), (0, top))
+    plot.band(report.medians(), report.bounds(), "blue")
+    plot.line(report.medians(), "cyan")
+    plot.line(report.bounds(), "bold yellow")
+    for usable, name, _ in shown:
+        plot.level(usable, name, "green")
+    for usable, _, largest in shown:
+        if largest is not None and report.sweep.values[0] <= largest <= report.sweep.values[-1]:
+            plot.mark(largest, usable, f" {largest} ", "bold green")
+    return plot.render(_ticks(report.sweep.values), "GiB")
+
+
+def _ticks(values: Sequence[int]) -> Sequence[int]:
+    """Of many values some, at even distances, and always the last."""
+    step = -(-len(values) // _MOST_TICKS)
+    return values[(len(values) - 1) % step :: step]
+
+
+def _legend(report: SweepReport) -> Text:
+    return Text.assemble(
+        "  ", ("━", "bold yellow"), f" needed at risk {report.risk:g}   ", ("━", "cyan"), " median   ",
+        ("╌", "green"), " GPU's memory   ", (f"x: {report.sweep.key}, on {short_name(report.product)}", "dim"),
+    )  # fmt: skip
+
+
+def _largest_table(report: SweepReport) -> Table:
+    key = report.sweep.key
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("GPU", no_wrap=True)
+    table.add_column("usable GiB", justify="right")
+    table.add_column(f"largest {key}", justify="right", style="bold", min_width=len(key))
+    table.add_column("in eights", justify="right")
+    table.add_column("median", justify="right")
+    table.add_column(f"risk {report.risk:g}", justify="right")
+    table.add_column("next needs", justify="right", style="dim")
+    for one in report.largest:
+        table.add_row(one.product, f"{one.usable_mib / 1024:.1f}", *_largest_cells(one))
+    return table
+
+
+def _largest_cells(one: Largest) -> tuple[str, ...]:
+    more = f"{one.next_forecast.bound_bytes / GIB:.2f}" if one.next_forecast else "-"
+    if one.value is None or one.forecast is None:
+        return "[red]none[/red]", "-", "-", "-", f"{more} (at 1)"
+    eights = str(one.value // 8 * 8) if one.value >= 8 else "-"
+    sizes = (f"{size / GIB:.2f}" for size in (one.forecast.median_bytes, one.forecast.bound_bytes))
+    return f"[green]{one.value:,}[/green]", eights, *sizes, more
+
+
+def _points_table(report: SweepReport) -> Table:
+    title = f"on {report.product}"
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title=title, title_justify="left")
+    table.add_column(report.sweep.key, justify="right")
+    table.add_column("median GiB", justify="right")
+    table.add_column(f"risk {report.risk:g}", justify="right")
+    for value, forecast in zip(report.sweep.values, report.points, strict=True):
+        table.add_row(str(value), f"{forecast.median_bytes / GIB:.2f}", f"{forecast.bound_bytes / GIB:.2f}")
+    return table
+
+
+def sweep_json(report: SweepReport) -> dict[str, Any]:
+    return {
+        "sweep": report.sweep.key,
+        "risk": report.risk,
+        "product": report.product,
+        "points": [
+            {"value": value, "median_bytes": forecast.median_bytes, "bound_bytes": forecast.bound_bytes}
+            for value, forecast in zip(report.sweep.values, report.points, strict=True)
+        ],
+        "largest": [
+            {
+                "product": one.product,
+                "usable_mib": one.usable_mib,
+                "value": one.value,
+                "median_bytes": one.forecast.median_bytes if one.forecast else None,
+                "bound_bytes": one.forecast.bound_bytes if one.forecast else None,
+                "next_bound_bytes": one.next_forecast.bound_bytes if one.next_forecast else None,
+            }
+            for one in report.largest
+        ],
+        "assumptions": report.points[-1].assumptions,
+    }

@@ -1,0 +1,127 @@
+"""Where finished runs teach: the calibrator, the runs that died and may come back, and the artifact in the shadow.
+
+Lives on the event loop, as everything under api/. What it knows is one section of what is stored (memory.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import structlog
+
+from vramcast.controllers.candidate import Shadow
+from vramcast.outcomes.calibration import Calibrator
+from vramcast.outcomes.learned import cell_json, death_json, read_cell, read_death
+from vramcast.outcomes.oom_history import Returns
+from vramcast.outcomes.outcome import Ending, Outcome
+from vramcast.settings import CalibrationMode
+from vramcast.task.fingerprint import task_fingerprint
+from vramcast.task.pod import PodRecord
+from vramcast.task.quantity import ceil_mib, human_mib
+from vramcast.task.task import Task
+from vramcast.task.vocabulary import Level
+
+log = structlog.get_logger("vramcast")
+
+
+class Learner:
+    """A section of the memory. `calibrator` is that of the artifact in office."""
+
+    def __init__(self, model_version: str, mode: CalibrationMode) -> None:
+        self.calibrator = Calibrator(model_version)
+        self.returns = Returns()
+        self.mode = mode
+        self.shadow: Shadow | None = None
+        self._former_revisions = 0  # of calibrators that are in office no more
+
+    @property
+    def applied(self) -> Calibrator | None:
+        """For the forecaster: None where bounds are to stay as the artifact has them."""
+        return None if self.mode is CalibrationMode.OFF else self.calibrator
+
+    def models(self) -> Iterator[tuple[str, str]]:
+        """(role, version) of what forecasts here."""
+        if self.calibrator.model_version:
+            yield "office", self.calibrator.model_version
+        if self.shadow is not None and self.shadow.candidate is not None:
+            yield "candidate", self.shadow.candidate.version
+
+    @property
+    def revision(self) -> int:
+        shadow = self.shadow.revision if self.shadow is not None else 0
+        return self.calibrator.revision + self._former_revisions + self.returns.revision + shadow
+
+    def teach(self, outcome: Outcome) -> None:
+        """By a run that was forecast by a former model, retold as the one in office would have promised."""
+        self.calibrator.record(outcome)
+
+    def promote(self) -> None:
+        """The candidate takes over."""
+        if self.shadow is not None:
+            self._install(self.shadow.promote())
+
+    def _install(self, calibrator: Calibrator) -> None:
+        self._former_revisions += self.calibrator.revision + 1
+        self.calibrator = calibrator
+
+    def record(self, outcome: Outcome, task: Task) -> None:
+        """Once for each measured run. One that died is remembered even where calibration is frozen."""
+        if self.shadow is not None:
+            before = self.calibrator.adjustment(outcome.product, outcome.family, outcome.risk)
+            self.shadow.note(outcome, task, before)
+        if self.mode is CalibrationMode.OFF:
+            return
+        if outcome.ending is Ending.OOM:
+            self.returns.record(outcome)
+            log.warning("a run died of OOM, its return gets more", pod=outcome.pod, owner=outcome.owner,
+                        had=human_mib(ceil_mib(outcome.bound_bytes)))  # fmt: skip
+        if self.mode is CalibrationMode.LEARN:
+            self.calibrator.record(outcome)
+
+    def floor_mib(self, pod: PodRecord) -> int:
+        """What a pod that died before must get at least. The user's own number stands, whatever came of it."""
+        if self.mode is CalibrationMode.OFF or not len(self.returns) or pod.task is None:
+            return 0
+        if pod.task.level is Level.GIVEN:
+            return 0
+        return ceil_mib(self.returns.floor_bytes(pod.namespace, pod.name, pod.owner, task_fingerprint(pod.task)))
+
+    # ------------------------------------------------------------------ a section of the memory
+
+    def snapshot(self) -> dict[str, Any]:
+        return {
+            "model": self.calibrator.model_version,
+            "cells": [cell_json(cell) for cell in self.calibrator.cells()],
+            "died": [death_json(death) for death in self.returns.deaths()],
+            "candidate": self.shadow.snapshot() if self.shadow is not None else None,
+        }
+
+    def restore(self, document: Any) -> None:
+        """As stored; None forgets. Cells of another model stay out: their scores say nothing of this one."""
+        stored: Mapping[str, Any] = document if isinstance(document, Mapping) else {}
+        candidate: Mapping[str, Any] = stored.get("candidate") or {}
+        if self.shadow is not None:
+            self._install(self.shadow.recall(stored.get("model")))
+        self.calibrator.put([read_cell(cell) for cell in self._cells(stored, candidate)])
+        self.returns.put([read_death(values) for values in stored.get("died", [])])
+        if self.shadow is not None:
+            self._restore_candidate(self.shadow, candidate)
+
+    def _cells(self, *sections: Mapping[str, Any]) -> list[Any]:
+        """Those of the model in office; who put a candidate there by hand finds what it was taught in the shadow."""
+        for section in sections:
+            if section.get("model") == self.calibrator.model_version:
+                return list(section["cells"])
+        if sections[0]:
+            log.warning("what was learned belongs to another model, starting afresh", stored=sections[0].get("model"),
+                        model=self.calibrator.model_version)  # fmt: skip
+        return []
+
+    @staticmethod
+    def _restore_candidate(shadow: Shadow, stored: Mapping[str, Any]) -> None:
+        try:
+            shadow.restore(stored)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            log.error("what the candidate was taught is damaged, starting afresh", error=repr(error))
+            shadow.restore({})

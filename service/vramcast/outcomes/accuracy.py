@@ -1,0 +1,183 @@
+"""How right the forecasts were: counts that only grow, and the last outcomes of each group for what is true lately.
+
+Groups are (family, level, product). Families and levels are closed sets and products are those of the cluster; what
+would be one too many goes to a group called `other`, so that the labels stay bounded whatever pods claim.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections import Counter, deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from vramcast.outcomes.outcome import Ending, Outcome
+from vramcast.outcomes.runs import Counted, Unmeasured
+from vramcast.task.vocabulary import Architecture
+
+# Observed peak over the median forecast.
+ERROR_BUCKETS = (0.25, 0.5, 0.7, 0.8, 0.9, 0.95, 1.0, 1.05, 1.1, 1.2, 1.3, 1.5, 2.0, 4.0)
+# Promise over observed peak.
+RESERVATION_BUCKETS = (0.5, 0.8, 0.9, 0.95, 1.0, 1.02, 1.05, 1.1, 1.15, 1.2, 1.3, 1.5, 2.0, 3.0, 5.0)
+# Forecast less observed.
+UTILIZATION_BUCKETS = (-0.5, -0.3, -0.2, -0.1, -0.05, 0.0, 0.05, 0.1, 0.2, 0.3, 0.5)
+# Lately: coverage of 95 % is told from 90 % by about this many.
+WINDOW = 200
+MOST_GROUPS = 80
+UNKNOWN = "unknown"
+OTHER = "other"
+_FAMILIES = frozenset(Architecture)
+_LOG_UNIT = 1e-5
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Group:
+    family: str
+    level: str
+    product: str
+
+
+@dataclass(slots=True)
+class Tally:
+    """A histogram that can be put down and taken up again. `counts`: by bucket, the last one is infinity."""
+
+    bounds: Sequence[float]
+    counts: list[int] = field(default_factory=list)
+    total: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.counts = self.counts or [0] * (len(self.bounds) + 1)
+
+    def add(self, value: float) -> None:
+        self.counts[bisect_left(self.bounds, value)] += 1
+        self.total += value
+
+    def cumulative(self) -> Iterator[tuple[str, int]]:
+        running = 0
+        for bound, count in zip((*self.bounds, math.inf), self.counts, strict=True):
+            running += count
+            yield ("+Inf" if bound == math.inf else repr(float(bound))), running
+
+
+@dataclass(slots=True)
+class GroupAccuracy:
+    """One group. `lately`: (log of observed over median, promise kept, 1 - risk) of the last outcomes."""
+
+    endings: Counter[Ending] = field(default_factory=Counter)
+    kept: int = 0
+    error: Tally = field(default_factory=lambda: Tally(ERROR_BUCKETS))
+    reservation: Tally = field(default_factory=lambda: Tally(RESERVATION_BUCKETS))
+    utilization: Tally = field(default_factory=lambda: Tally(UTILIZATION_BUCKETS))
+    lately: deque[tuple[float, bool, float]] = field(default_factory=lambda: deque(maxlen=WINDOW))
+
+    def add(self, outcome: Outcome) -> None:
+        self.endings[outcome.ending] += 1
+        self.kept += outcome.covered
+        peak = max(outcome.peak_bytes, 1)
+        ratio = peak / max(outcome.median_bytes, 1)
+        # Of a run that died of it, it is not known what it would have taken.
+        if outcome.ending is not Ending.OOM:
+            self.error.add(ratio)
+            self.reservation.add(outcome.bound_bytes / peak)
+        # Whole units: what is stored is what was counted, to the last digit.
+        log = round(math.log(ratio) / _LOG_UNIT) * _LOG_UNIT
+        self.lately.append((log, outcome.covered, round(1.0 - outcome.risk, 6)))
+        forecast, observed = outcome.gpu_utilization_forecast, outcome.gpu_utilization_observed
+        if forecast is not None and observed is not None:
+            self.utilization.add(forecast - observed)
+
+    @property
+    def bias(self) -> float:
+        """Typical (geometric mean) observed over forecast: 1.2 means that runs take a fifth more than forecast."""
+        return math.exp(sum(log for log, _, _ in self.lately) / len(self.lately)) if self.lately else 1.0
+
+    @property
+    def coverage(self) -> tuple[float, float]:
+        """Of the last outcomes: the share of promises that were kept, and the share that was promised."""
+        if not self.lately:
+            return 1.0, 1.0
+        count = len(self.lately)
+        return sum(kept for _, kept, _ in self.lately) / count, sum(promised for _, _, promised in self.lately) / count
+
+
+class Accuracy:
+    """A section of the memory: `snapshot` and `restore` carry it over a restart, and with it who was counted."""
+
+    def __init__(self) -> None:
+        self.revision = 0
+        self.groups: dict[Group, GroupAccuracy] = {}
+        self.unmeasured: Counter[Unmeasured] = Counter()
+        self.counted = Counted()
+
+    def record(self, outcome: Outcome) -> None:
+        self.revision += 1
+        self.counted.add(outcome.uid)
+        self.groups.setdefault(self._group(outcome), GroupAccuracy()).add(outcome)
+
+    def pass_over(self, uid: Any, why: Unmeasured) -> None:
+        self.revision += 1
+        self.counted.add(uid)
+        self.unmeasured[why] += 1
+
+    def _group(self, outcome: Outcome) -> Group:
+        family = outcome.family if outcome.family in _FAMILIES else UNKNOWN
+        group = Group(family, outcome.level, outcome.product or UNKNOWN)
+        if group in self.groups or len(self.groups) < MOST_GROUPS:
+            return group
+        return Group(OTHER, OTHER, OTHER)
+
+    # ------------------------------------------------------------------ over a restart
+
+    def snapshot(self) -> dict[str, Any]:
+        return {
+            "counted": self.counted.snapshot(),
+            "unmeasured": {reason.value: count for reason, count in self.unmeasured.items()},
+            "groups": [_pack(group, accuracy) for group, accuracy in self.groups.items()],
+        }
+
+    def restore(self, stored: Mapping[str, Any] | None) -> None:
+        """As it was; None forgets. Raises on what is damaged, and is as it was before then."""
+        fresh = Accuracy()
+        if stored is not None:
+            fresh.counted.restore([str(uid) for uid in stored["counted"]])
+            fresh.unmeasured.update({Unmeasured(reason): int(n) for reason, n in stored["unmeasured"].items()})
+            fresh.groups.update(_unpack(entry) for entry in stored["groups"][: MOST_GROUPS + 1])
+        self.groups, self.unmeasured, self.counted = fresh.groups, fresh.unmeasured, fresh.counted
+
+
+def _pack(group: Group, accuracy: GroupAccuracy) -> dict[str, Any]:
+    return {
+        "group": [group.family, group.level, group.product],
+        "endings": {ending.value: count for ending, count in accuracy.endings.items()},
+        "kept": accuracy.kept,
+        **{
+            name: [*tally.counts, tally.total]
+            for name in ("error", "reservation", "utilization")
+            for tally in [getattr(accuracy, name)]
+        },
+        # Flat and whole numbers: there are hundreds of them in a ConfigMap.
+        "lately": [
+            part for log, kept, promised in accuracy.lately for part in (round(log / _LOG_UNIT) * 2 + kept, promised)
+        ],
+    }
+
+
+def _unpack(entry: Mapping[str, Any]) -> tuple[Group, GroupAccuracy]:
+    family, level, product = map(str, entry["group"])
+    accuracy = GroupAccuracy(
+        Counter({Ending(ending): int(count) for ending, count in entry["endings"].items()}), int(entry["kept"])
+    )
+    for name in ("error", "reservation", "utilization"):
+        tally: Tally = getattr(accuracy, name)
+        *counts, total = entry[name]
+        if len(counts) != len(tally.counts):
+            raise ValueError(f"{name}: other buckets")
+        tally.counts, tally.total = [int(count) for count in counts], float(total)
+    lately = entry["lately"]
+    accuracy.lately.extend(
+        ((int(packed) // 2) * _LOG_UNIT, bool(int(packed) % 2), float(promised))
+        for packed, promised in zip(lately[::2], lately[1::2], strict=True)
+    )
+    return Group(family, level, product), accuracy

@@ -1,0 +1,194 @@
+"""Whose memory is it? One node's readings of one moment, divided among the pods that were there and strangers.
+
+Three kinds of telemetry, from the best to the poorest:
+
+    a value for every pod       what is left over is strangers'
+    a value for every GPU,      the pod's own where one pod has the GPU to itself (less what was there before it came);
+      with or without a pod       of several pods nothing can be told apart, and only their promises are known
+    nothing                     promises alone
+
+Whatever is not certain is laid to strangers, never to free room: what a pod uses beyond its promise is counted there
+too, so that it counts at what it uses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from vramcast.names import PodUid
+from vramcast.outcomes.readings import Device, PodValues, Reading
+from vramcast.outcomes.tenancy import Tenant
+from vramcast.placement.gpus import NodeGpus
+
+# Every process that uses a GPU takes more than this for its context alone.
+LEAST_USED_MIB = 64
+
+
+@dataclass(slots=True)
+class Division:
+    """`strangers_mib`: by GPU index on a sharing node; where the kubelet picks, of every device it could pick."""
+
+    strangers_mib: tuple[int, ...] = ()
+    observed_mib: dict[PodUid, int] = field(default_factory=dict)  # on the pod's fullest GPU
+    devices: dict[PodUid, Device] = field(default_factory=dict)  # which one that is
+    unclear: set[PodUid] = field(default_factory=set)
+    total_mib: dict[Device, int] = field(default_factory=dict)
+    vacant: set[Device] = field(default_factory=set)  # where none of our pods was
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """One device at one moment: the largest value without a pod of ours, and those with one."""
+
+    nameless_mib: int | None
+    by_tenant: Mapping[PodUid, int]
+
+    @property
+    def total_mib(self) -> int:
+        return max([self.nameless_mib or 0, *self.by_tenant.values()])
+
+
+@dataclass(frozen=True, slots=True)
+class _Moment:
+    at: float
+    before_mib: Mapping[Device, int]
+    pod_values: PodValues
+    division: Division
+
+
+def divide(
+    node: NodeGpus,
+    readings: Iterable[Reading],
+    tenants: Sequence[Tenant],
+    at: float,
+    before_mib: Mapping[Device, int],
+    pod_values: PodValues = PodValues.AUTO,
+) -> Division:
+    """`tenants`: who may show at that time; `before_mib`: what was on each device when none of them was."""
+    seen = _by_device(readings, tenants)
+    moment = _Moment(at, before_mib, pod_values, Division())
+    moment.division.total_mib.update((device, values.total_mib) for device, values in seen.items())
+    if node.sharing:
+        _divide_shared(node, seen, tenants, moment)
+    else:
+        _divide_kubelet(node, seen, tenants, moment)
+    return moment.division
+
+
+def _by_device(readings: Iterable[Reading], tenants: Sequence[Tenant]) -> dict[Device, _Seen]:
+    known = {tenant.pod: tenant.uid for tenant in tenants}
+    nameless: dict[Device, int] = {}
+    named: dict[Device, dict[PodUid, int]] = {}
+    for reading in readings:
+        mib, uid = round(reading.value), known.get(reading.pod)
+        if uid is None:
+            nameless[reading.device] = max(mib, nameless.get(reading.device, 0))
+        else:
+            of_device = named.setdefault(reading.device, {})
+            of_device[uid] = max(mib, of_device.get(uid, 0))
+    sliced = {device.index for device in {*nameless, *named} if device.mig}
+    # Where a GPU is cut into MIG devices, the GPU's own value is the same memory once more.
+    return {
+        device: _Seen(nameless.get(device), named.get(device, {}))
+        for device in sorted({*nameless, *named})
+        if device.mig or device.index not in sliced
+    }
+
+
+def _divide_shared(node: NodeGpus, seen: Mapping[Device, _Seen], tenants: Sequence[Tenant], moment: _Moment) -> None:
+    count = node.pools[0].count if node.pools else 0
+    strangers = [0] * count
+    for device, values in seen.items():
+        if device.index < count:
+            there = [t for t in tenants if not t.gpu_indices or device.index in t.gpu_indices]
+            strangers[device.index] = _share_out(device, values, there, moment)
+            moment.division.vacant.update(() if there else (device,))
+    moment.division.strangers_mib = tuple(strangers)
+
+
+def _divide_kubelet(node: NodeGpus, seen: Mapping[Device, _Seen], tenants: Sequence[Tenant], moment: _Moment) -> None:
+    """Telemetry may name the pods on a device. Who is named nowhere sits somewhere among the nameless devices."""
+    placed = {uid for values in seen.values() for uid in values.by_tenant}
+    nameless = [device for device, values in seen.items() if not values.by_tenant]
+    lost = [tenant for tenant in tenants if tenant.uid not in placed]
+    there = {device: [t for t in tenants if t.uid in values.by_tenant] for device, values in seen.items()}
+    if len(seen) == len(nameless) == len(lost) == 1:
+        # One GPU, one pod: no name is needed.
+        there[nameless[0]], nameless, lost = lost, [], []
+    sliced = any(pool.replicas > 1 for pool in node.pools)
+    strangers = _strangers_among(nameless, seen, lost)
+    for device, here in there.items():
+        if here:
+            left = _share_out(device, seen[device], here, moment)
+            # A whole GPU that a pod has is handed to nobody else: what else is on it matters to no one.
+            strangers.append(left if sliced else 0)
+    moment.division.unclear.update(tenant.uid for tenant in lost if nameless)
+    moment.division.vacant.update(() if lost else nameless)
+    moment.division.strangers_mib = tuple(strangers)
+
+
+def _strangers_among(nameless: Sequence[Device], seen: Mapping[Device, _Seen], lost: Iterable[Tenant]) -> list[int]:
+    """The fullest devices are taken for those of the pods that are named nowhere, the largest promise first."""
+    used = sorted((seen[device].total_mib for device in nameless), reverse=True)
+    promises = sorted(
+        (promise for t in lost for promise in [t.promised_mib] * t.count),
+        key=lambda promise: -1 if promise is None else -promise,
+    )
+    # An undescribed pod has its GPU to itself, whatever it uses.
+    taken = [mib if promise is None else promise for mib, promise in zip(used, promises, strict=False)]
+    return [max(0, mib - (taken[place] if place < len(taken) else 0)) for place, mib in enumerate(used)]
+
+
+def _share_out(device: Device, values: _Seen, there: Sequence[Tenant], moment: _Moment) -> int:
+    """The strangers' part of one device; what is told of the pods on it goes into the division."""
+    if _are_their_own(values, moment.pod_values):
+        return _share_out_by_name(device, values, there, moment)
+    total, before_mib = values.total_mib, min(moment.before_mib.get(device, 0), values.total_mib)
+    if not there:
+        return total
+    if len(there) == 1:
+        _observe(moment.division, there[0].uid, device, total - before_mib)
+    elif total - before_mib < LEAST_USED_MIB:
+        # Their images are being pulled.
+        for tenant in there:
+            _observe(moment.division, tenant.uid, device, 0)
+    else:
+        live = [tenant.uid for tenant in there if tenant.until is None or tenant.until >= moment.at]
+        # Beside the last traces of one that has just ended, nothing is seen of the other; that is no fault of its own.
+        moment.division.unclear.update(live if len(live) > 1 else ())
+    if any(tenant.promised_mib is None for tenant in there):
+        return before_mib
+    return max(before_mib, total - sum(tenant.promised_mib or 0 for tenant in there))
+
+
+def _share_out_by_name(device: Device, values: _Seen, there: Sequence[Tenant], moment: _Moment) -> int:
+    division, own = moment.division, values.by_tenant
+    outgrown = unseen = 0
+    nameless = None if values.nameless_mib is None else values.nameless_mib - sum(own.values())
+    # Who is not named where nothing is left over uses nothing yet.
+    idle = nameless is not None and nameless - moment.before_mib.get(device, 0) < LEAST_USED_MIB
+    for tenant in there:
+        used = own.get(tenant.uid, 0 if idle else None)
+        if used is None:
+            division.unclear.add(tenant.uid)
+            unseen += tenant.promised_mib or 0
+        else:
+            _observe(division, tenant.uid, device, used)
+            outgrown += max(0, used - tenant.promised_mib) if tenant.promised_mib is not None else 0
+    return max(0, values.total_mib - sum(own.values()) - unseen) + outgrown
+
+
+def _are_their_own(values: _Seen, pod_values: PodValues) -> bool:
+    """Are these the pods' own values? Older exporters give every pod of a shared GPU the GPU's value: all the same."""
+    own = values.by_tenant
+    if pod_values is PodValues.AUTO:
+        different = {*own.values(), *(() if values.nameless_mib is None else (values.nameless_mib,))}
+        return bool(own) and len(different) > 1
+    return bool(own) and pod_values is PodValues.POD
+
+
+def _observe(division: Division, uid: PodUid, device: Device, mib: int) -> None:
+    if mib >= division.observed_mib.get(uid, -1):
+        division.observed_mib[uid] = mib
+        division.devices[uid] = device

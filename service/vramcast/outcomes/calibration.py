@@ -1,0 +1,211 @@
+"""Bounds that learn from this cluster's runs: adaptive conformal inference per (GPU product, family).
+
+The artifact's bound stands on runs elsewhere. Here each finished run is a score (scores.py), and a cell keeps the last
+ones. By what the conformal quantile of their excesses says, the artifact's bound is moved, and its median by the
+typical run. Three things keep that honest while runs are few or the world changes:
+
+- *Reach*: n runs cannot tell a risk below 1/(n+1). What they tell at the risk that they reach is applied at the others.
+- *Level*: misses more often than promised lower the risk that is aimed at, fewer raise it (Gibbs and Candès), which
+  makes up for what the scores cannot show, such as how far above its bound a run would have gone that died there.
+- *Shifts*: runs that are plainly unlike those before them (a new driver, a new framework) make those forgotten.
+
+An applied correction moves towards what the scores say by bounded steps: faster up than down.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from vramcast.forecast.adjustment import UNADJUSTED, Adjustment
+from vramcast.forecast.conformal import RISKS
+from vramcast.outcomes.outcome import Ending, Outcome
+from vramcast.outcomes.run_scores import Floats, Score, Scored, gather, margin_width, score_outcome, upper_quantile
+from vramcast.task.vocabulary import Architecture
+
+MEDIAN_RISK = RISKS[0]
+# Of the bounds, in the order that interpolation wants.
+_LOG_RISKS = tuple(math.log(risk) for risk in RISKS[:0:-1])
+_FAMILIES = frozenset(Architecture)
+_UNNAMED = "unknown"  # a summary without an architecture, or a profile with a word of its own
+
+
+@dataclass(frozen=True, slots=True)
+class Tuning:
+    """Chosen by bench/adaptive.py; the variants that lost are in docs/benchmarks/adaptive.md."""
+
+    window: int = 200  # runs that a cell remembers
+    trusted: int = 20  # runs from which on a cell stands on its own
+    widest_step: float = math.log(1.10)  # a run
+    widest_oom_step: float = math.log(1.25)
+    tightest_step: float = math.log(1.03)
+    gain: float = 0.01  # of the level, a covered run
+    level_range: tuple[float, float] = (0.3, 1.5)
+    shift_runs: int = 20  # the newest, compared with those before them
+    shift_deviations: float = 4.0  # apart, by their ranks
+    correction_range: tuple[float, float] = (math.log(0.4), math.log(4.0))
+
+
+DEFAULT_TUNING = Tuning()
+# More products and families than a cluster has: past this the one that was quiet for longest goes.
+MAX_CELLS = 64
+
+
+@dataclass(slots=True)
+class CellState:
+    """What one (product, family) has taught. `corrections` are logarithms: of the median, then of the bound at each
+    smaller one of RISKS."""
+
+    product: str
+    family: str
+    scores: list[Score] = field(default_factory=list)
+    corrections: tuple[float, ...] = (0.0,) * len(RISKS)
+    level: float = 1.0
+    outcomes: int = 0
+    misses: int = 0
+    ooms: int = 0
+    shifts: int = 0
+
+    def correction(self, risk: float) -> float:
+        """Of the bound: between the table's risks straight on a logarithmic scale, beyond them as at the last."""
+        return float(np.interp(math.log(risk), _LOG_RISKS, self.corrections[:0:-1]))
+
+    @property
+    def median_correction(self) -> float:
+        return self.corrections[0]
+
+    def learn(self, score: Score, risk: float, *, missed: bool, died: bool, prior: float, tuning: Tuning) -> None:
+        """`prior`: what is believed of the cell while it has taught too little itself."""
+        self.outcomes += 1
+        self.misses += missed
+        self.ooms += died
+        self._aim(score, risk, tuning)
+        self.scores.append(score)
+        del self.scores[: -tuning.window]
+        scored = gather(self.scores)
+        finished = np.flatnonzero(~scored.censored)
+        if shifted(scored.ratio[finished], tuning):
+            del self.scores[: finished[-tuning.shift_runs]]
+            scored = gather(self.scores)
+            self.shifts += 1
+            self.level = 1.0
+        widest = tuning.widest_oom_step if died else tuning.widest_step
+        wanted = self._wanted(scored, prior, tuning)
+        steps = [
+            _clip(target - now, (-tuning.tightest_step, widest))
+            for target, now in zip(wanted, self.corrections, strict=True)
+        ]
+        moved = [_clip(now + step, tuning.correction_range) for now, step in zip(self.corrections, steps, strict=True)]
+        # Less risk never means less memory; the median (first) is a matter of its own.
+        bounds = np.maximum.accumulate(moved[1:])
+        self.corrections = tuple(round(float(value), 5) for value in (moved[0], *bounds))
+
+    def _aim(self, score: Score, risk: float, tuning: Tuning) -> None:
+        """By the bound that the run would be given now: what it was promised may be older than all that was learned.
+
+        A run that was stopped below it has proven nothing, and a cell that learns its first runs misses by learning.
+        """
+        missed = score.ratio - margin_width(risk) * score.margin > self.correction(risk)
+        if len(self.scores) < tuning.trusted or (score.censored and not missed):
+            return
+        step = tuning.gain * (1.0 - missed / risk)
+        self.level = round(_clip(self.level + step, tuning.level_range), 5)
+
+    def _wanted(self, scored: Scored, prior: float, tuning: Tuning) -> list[float]:
+        count = len(scored.ratio)
+        trust = min(1.0, (1.0 + 4.0 / tuning.trusted) * count / (count + 4.0))
+        reach = 1.0 / (count + 1.0)
+        wanted = []
+        for risk in RISKS:
+            aimed = risk if risk == MEDIAN_RISK else risk * self.level
+            said = upper_quantile(scored.excess(max(risk, reach)), scored.censored, max(aimed, reach))
+            wanted.append(trust * said + (1.0 - trust) * prior)
+        return wanted
+
+
+def shifted(ratios: Floats, tuning: Tuning) -> bool:
+    """Are the newest runs plainly unlike those before them? By the sum of their ranks (Mann and Whitney)."""
+    new, old = tuning.shift_runs, len(ratios) - tuning.shift_runs
+    if old < new:
+        return False
+    ranks = _ranks(ratios)
+    mean = new * (len(ratios) + 1) / 2
+    deviation = math.sqrt(new * old * (len(ratios) + 1) / 12)
+    return abs(float(ranks[old:].sum()) - mean) > tuning.shift_deviations * deviation
+
+
+def _ranks(values: Floats) -> Floats:
+    """From 1; equal values share their mean rank."""
+    _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
+    last = np.cumsum(counts)
+    return np.asarray((last - (counts - 1) / 2.0)[inverse])
+
+
+class Calibrator:
+    """All cells, for one version of the artifact: scores against another model say nothing of this one.
+
+    `record` belongs to one thread; `adjustment` may be asked from any.
+    """
+
+    def __init__(self, model_version: str, tuning: Tuning = DEFAULT_TUNING) -> None:
+        self.model_version = model_version
+        self.revision = 0
+        self.ignored = 0  # outcomes of other models, or without a usable number
+        self._tuning = tuning
+        self._cells: dict[tuple[str, str], CellState] = {}
+        self._priors: dict[str, float] = {}
+
+    def adjustment(self, product: str, family: str, risk: float) -> Adjustment:
+        cell = self._cells.get((product, _cell_family(family)))
+        if cell is not None:
+            median, bound = cell.median_correction, cell.correction(risk)
+            return Adjustment(round(math.exp(median), 4), round(math.exp(bound), 4), cell.outcomes)
+        prior = self._priors.get(product, 0.0)
+        if prior == 0.0:
+            return UNADJUSTED
+        factor = round(math.exp(prior), 4)
+        return Adjustment(factor, factor, 0)
+
+    def record(self, outcome: Outcome) -> bool:
+        """False: it taught nothing."""
+        score = score_outcome(outcome) if outcome.model_version == self.model_version else None
+        if score is None:
+            self.ignored += 1
+            return False
+        key = (str(outcome.product), _cell_family(outcome.family))
+        # Taken out and put back: the dict's order is that of the last word.
+        cell = self._cells.pop(key, None) or CellState(*key)
+        prior = self._priors.get(key[0], 0.0)
+        died = outcome.ending is Ending.OOM
+        cell.learn(score, outcome.risk, missed=not outcome.covered, died=died, prior=prior, tuning=self._tuning)
+        if len(self._cells) >= MAX_CELLS:
+            del self._cells[next(iter(self._cells))]
+        self._cells[key] = cell
+        self._priors[key[0]] = self._prior(key[0])
+        self.revision += 1
+        return True
+
+    def cells(self) -> Iterator[CellState]:
+        return iter(list(self._cells.values()))
+
+    def put(self, cells: Sequence[CellState]) -> None:
+        """In place of all that was learned: as it was stored."""
+        self._cells = {(cell.product, cell.family): cell for cell in cells[-MAX_CELLS:]}
+        self._priors = {product: self._prior(product) for product, _ in self._cells}
+        self.revision += 1
+
+    def _prior(self, product: str) -> float:
+        """What the product's runs say of a family that has not run there: only ever that it takes more."""
+        ratios = [s.ratio for cell in self._cells.values() if cell.product == product for s in cell.scores]
+        return max(0.0, round(float(np.median(ratios)), 4)) if len(ratios) >= self._tuning.trusted else 0.0
+
+
+def _clip(value: float, limits: tuple[float, float]) -> float:
+    return min(max(value, limits[0]), limits[1])
+
+
+def _cell_family(family: str) -> str:
+    return family if family in _FAMILIES else _UNNAMED

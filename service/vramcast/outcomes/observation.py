@@ -1,0 +1,116 @@
+"""From a look at telemetry to what it means: strangers' memory on every node, and what each pod was seen to use.
+
+Works on what it is given and keeps only what was on each GPU before our pods came, so that it can run beside the
+decisions instead of in their way.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+
+from vramcast.names import NodeName, PodUid
+from vramcast.outcomes.attribution import Division, divide
+from vramcast.outcomes.readings import Device, Fault, Frame, PodValues, Reading
+from vramcast.outcomes.tenancy import Tenancy, Tenant
+from vramcast.placement.gpus import NodeGpus
+
+# FB_USED may include what the driver keeps for itself, which the usable size does not.
+_SLACK_MIB = 2048
+
+
+@dataclass(frozen=True, slots=True)
+class Sighting:
+    """One pod at one moment. `used_mib` None: it was there, and could not be told from its neighbours."""
+
+    uid: PodUid
+    at: float
+    used_mib: int | None
+    utilization: float | None = None
+
+
+@dataclass(slots=True)
+class Findings:
+    """`strangers_mib`: by node, as of the newest sample, with its time."""
+
+    strangers_mib: dict[NodeName, tuple[float, tuple[int, ...]]] = field(default_factory=dict)
+    sightings: list[Sighting] = field(default_factory=list)  # in the order of time
+    faults: Counter[Fault] = field(default_factory=Counter)
+    newest_at: float | None = None
+
+
+class Observer:
+    """One thread at a time. `before`: what was on each GPU when none of our pods was."""
+
+    def __init__(self, pod_values: PodValues = PodValues.AUTO) -> None:
+        self._pod_values = pod_values
+        self._before: dict[NodeName, dict[Device, int]] = {}
+
+    def study(
+        self,
+        frame: Frame,
+        nodes: Mapping[NodeName, NodeGpus],
+        tenants: Mapping[NodeName, Sequence[Tenant]],
+        tenancy: Tenancy,
+    ) -> Findings:
+        findings = Findings(faults=Counter(frame.faults), newest_at=frame.newest_at)
+        busy = {(r.node, r.device, r.at): r.value for r in frame.utilization}
+        for (node, at), readings in _moments(frame.memory):
+            gpus = nodes.get(node)
+            if gpus is None:
+                findings.faults[Fault.UNKNOWN_NODE] += len(readings)
+                continue
+            usable = [reading for reading in readings if self._believe(gpus, reading, findings.faults)]
+            there = list(tenancy.there(tenants.get(node, ()), at))
+            before = self._before.setdefault(node, {})
+            division = divide(gpus, usable, there, at, before, self._pod_values)
+            _remember(before, division)
+            if usable:
+                findings.strangers_mib[node] = (at, division.strangers_mib)
+            findings.sightings += _sightings(division, node, at, busy)
+        for gone in self._before.keys() - nodes.keys():
+            del self._before[gone]
+        return findings
+
+    def _believe(self, node: NodeGpus, reading: Reading, faults: Counter[Fault]) -> bool:
+        """More than the GPU has is another unit, or another GPU."""
+        size_mib = _size_mib(node, reading.device)
+        if size_mib is None:
+            faults[Fault.NO_GPU] += 1
+            return False
+        if reading.value > size_mib + _SLACK_MIB:
+            faults[Fault.UNIT] += 1
+            return False
+        return True
+
+
+def _moments(readings: Sequence[Reading]) -> Iterator[tuple[tuple[NodeName, float], list[Reading]]]:
+    """An exporter's values of one scrape have one time. Readings come sorted by time."""
+    ordered = sorted(readings, key=lambda reading: (reading.at, reading.node))
+    for (at, node), group in groupby(ordered, key=lambda reading: (reading.at, reading.node)):
+        yield (node, at), list(group)
+
+
+def _size_mib(node: NodeGpus, device: Device) -> int | None:
+    if node.sharing:
+        sizes = node.pools[0].memory_mib if node.pools else ()
+        return sizes[device.index] if device.index < len(sizes) else None
+    return max((size for pool in node.pools for size in pool.memory_mib), default=None)
+
+
+def _remember(before: dict[Device, int], division: Division) -> None:
+    for device, total_mib in division.total_mib.items():
+        known = before.get(device, 0)
+        before[device] = total_mib if device in division.vacant else min(known, total_mib)
+
+
+def _sightings(
+    division: Division, node: NodeName, at: float, busy: Mapping[tuple[NodeName, Device, float], float]
+) -> Iterator[Sighting]:
+    for uid, mib in division.observed_mib.items():
+        if uid not in division.unclear:
+            yield Sighting(uid, at, mib, busy.get((node, division.devices[uid], at)))
+    for uid in division.unclear:
+        yield Sighting(uid, at, None)

@@ -1,0 +1,164 @@
+"""What a telemetry series says about one GPU, and why it may say nothing that can be used.
+
+Exporters differ in their labels and are relabelled on the way (`pod` becomes `exported_pod` where Prometheus does not
+honour labels), so names are data. A series that cannot be trusted is passed over and counted by reason: telemetry can
+only ever take room away, so what is left out leaves the promises alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from vramcast.names import NodeName
+from vramcast.task.quantity import MIB
+
+# 1 TiB on one GPU: no product is near it, so more is another unit.
+_MAX_MIB = 1 << 20
+# Clocks of one cluster differ by less; a sample from further ahead would be laid to the wrong pods.
+_MOST_AHEAD_SECONDS = 60.0
+
+
+class Fault(StrEnum):
+    """Why a sample was passed over; a metric label, so the set is closed."""
+
+    NOT_A_NUMBER = "not_a_number"
+    NEGATIVE = "negative"
+    UNIT = "unit"  # more than any GPU has, or than this one has
+    NO_NODE = "no_node"
+    UNKNOWN_NODE = "unknown_node"
+    NO_GPU = "no_gpu"
+    DUPLICATE = "duplicate"  # the larger one was taken
+    STALE = "stale"  # says nothing about now
+    AHEAD = "ahead"  # from a clock that is ahead of ours
+
+
+class Unit(StrEnum):
+    MIB = "MiB"
+    BYTES = "bytes"
+
+
+class PodValues(StrEnum):
+    """What the value of a series with a pod's name is: the pod's own, or the whole GPU's, once for every pod."""
+
+    AUTO = "auto"
+    POD = "pod"
+    GPU = "gpu"
+
+
+@dataclass(frozen=True, slots=True)
+class LabelNames:
+    """In the order in which they are looked for."""
+
+    node: tuple[str, ...] = ("Hostname", "hostname", "node", "exported_node", "kubernetes_node")
+    pod: tuple[str, ...] = ("exported_pod", "pod")
+    namespace: tuple[str, ...] = ("exported_namespace", "namespace")
+    gpu: str = "gpu"
+    # A MIG device of that GPU.
+    mig: str = "GPU_I_ID"
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """One series, with the samples that came: (seconds since the epoch, value)."""
+
+    labels: Mapping[str, str]
+    samples: tuple[tuple[float, float], ...]
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Device:
+    """A GPU of a node by its index, or a MIG device of it."""
+
+    index: int
+    mig: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What one series said at one time; `pod` is namespace/name, or empty. `value`: MiB, or a share of the time."""
+
+    node: NodeName
+    device: Device
+    pod: str
+    at: float
+    value: float
+
+
+@dataclass(slots=True)
+class Frame:
+    """Everything that one look brought, sorted by time; and what of it was of no use."""
+
+    memory: list[Reading] = field(default_factory=list)
+    utilization: list[Reading] = field(default_factory=list)
+    faults: Counter[Fault] = field(default_factory=Counter)
+
+    @property
+    def newest_at(self) -> float | None:
+        return self.memory[-1].at if self.memory else None
+
+
+@dataclass(frozen=True, slots=True)
+class Interpreter:
+    """`percent`: the utilization comes in percent (GPU_UTIL) and not as a share (the profiling metrics)."""
+
+    names: LabelNames = field(default_factory=LabelNames)
+    unit: Unit = Unit.MIB
+    percent: bool = True
+
+    def read(self, memory: Iterable[Series], utilization: Iterable[Series], now: float) -> Frame:
+        """Never raises."""
+        frame = Frame()
+        divisor = MIB if self.unit is Unit.BYTES else 1
+        frame.memory = self._readings(memory, divisor, _MAX_MIB, now, frame.faults)
+        frame.utilization = self._readings(utilization, 100 if self.percent else 1, 1.0, now, frame.faults)
+        return frame
+
+    def _readings(
+        self, series: Iterable[Series], divisor: int, most: float, now: float, faults: Counter[Fault]
+    ) -> list[Reading]:
+        best: dict[tuple[NodeName, Device, str, float], float] = {}
+        for one in series:
+            place = self._place(one.labels)
+            if isinstance(place, Fault):
+                faults[place] += 1
+                continue
+            for at, raw in one.samples:
+                value = raw / divisor
+                fault = _fault(at, value, most, now)
+                if fault is not None:
+                    faults[fault] += 1
+                    continue
+                key = (*place, at)
+                if key in best:
+                    faults[Fault.DUPLICATE] += 1
+                best[key] = max(value, best.get(key, value))
+        found = [Reading(*key, value) for key, value in best.items()]
+        return sorted(found, key=lambda reading: reading.at)
+
+    def _place(self, labels: Mapping[str, str]) -> tuple[NodeName, Device, str] | Fault:
+        node = _first(labels, self.names.node)
+        if not node:
+            return Fault.NO_NODE
+        index = labels.get(self.names.gpu, "")
+        if not (index.isascii() and index.isdecimal() and len(index) < 4):
+            return Fault.NO_GPU
+        pod, namespace = _first(labels, self.names.pod), _first(labels, self.names.namespace)
+        return NodeName(node), Device(int(index), labels.get(self.names.mig, "")), f"{namespace}/{pod}" if pod else ""
+
+
+def _fault(at: float, value: float, most: float, now: float) -> Fault | None:
+    if not (math.isfinite(value) and math.isfinite(at)):
+        return Fault.NOT_A_NUMBER
+    if value < 0:
+        return Fault.NEGATIVE
+    if value > most:
+        return Fault.UNIT
+    return Fault.AHEAD if at > now + _MOST_AHEAD_SECONDS else None
+
+
+def _first(labels: Mapping[str, str], names: tuple[str, ...]) -> str:
+    return next((labels[name] for name in names if labels.get(name)), "")

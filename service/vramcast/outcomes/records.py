@@ -1,0 +1,125 @@
+"""The last measured runs with what their pods said of them: what a model can be trained on.
+
+Bounded by their number and by the profiles among them; older ones go first. Nothing is stored: after a restart they
+are measured again, as far as the API server still has the pods and Prometheus their history.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from vramcast.outcomes.outcome import Outcome
+from vramcast.task.task import FIELD_NAMES, Task
+from vramcast.task.vocabulary import KEYS, Level
+
+MOST_PROFILE_BYTES = 32 << 20
+# How a task is placed says nothing of what it takes, and a profile is kept beside.
+_LEFT_OUT = frozenset({"share", "gpus", "max-oom-risk", "gpu-memory", "profile"})
+_DEFAULTS = {field.name: field.default for field in fields(Task)}
+
+
+@dataclass(frozen=True, slots=True)
+class ObservedRun:
+    outcome: Outcome
+    task: Task
+
+    @property
+    def key(self) -> str:
+        """Tells runs apart, and tells nobody whose it was."""
+        return short_hash(self.outcome.uid)
+
+
+class ObservedRuns:
+    """One thread. `most` 0: nothing is kept."""
+
+    def __init__(self, most: int, most_profile_bytes: int = MOST_PROFILE_BYTES) -> None:
+        self._most, self._most_profile_bytes = most, most_profile_bytes
+        self._runs: dict[str, ObservedRun] = {}
+        self._profiles: dict[str, str] = {}  # many runs, one text
+        self._uses: Counter[str] = Counter()
+        self._profile_bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._runs)
+
+    def __contains__(self, uid: str) -> bool:
+        return uid in self._runs
+
+    def __iter__(self) -> Iterator[ObservedRun]:
+        """Oldest first."""
+        return iter(list(self._runs.values()))
+
+    @property
+    def keeps(self) -> bool:
+        return self._most > 0
+
+    def add(self, outcome: Outcome, task: Task) -> None:
+        """Once for each pod. The user's own number describes nothing, so such runs are left out."""
+        if not self.keeps or outcome.uid in self._runs or task.level is Level.GIVEN:
+            return
+        if task.profile is not None:
+            task = replace(task, profile=self._profiles.setdefault(task.profile, task.profile))
+            self._use(task.profile, 1)
+        self._runs[outcome.uid] = ObservedRun(outcome, task)
+        while len(self._runs) > self._most or self._profile_bytes > self._most_profile_bytes:
+            self._drop_oldest()
+
+    def _drop_oldest(self) -> None:
+        gone = self._runs.pop(next(iter(self._runs)))
+        self._use(gone.task.profile, -1)
+
+    def _use(self, profile: str | None, change: int) -> None:
+        if profile is None:
+            return
+        before = self._uses[profile]
+        self._uses[profile] = now = before + change
+        self._profile_bytes += len(profile) * (bool(now) - bool(before))
+        if not now:
+            del self._uses[profile], self._profiles[profile]
+
+
+def short_hash(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def task_words(task: Task) -> dict[str, str]:
+    """The annotations that describe the task, without their prefix: `parse_task` reads the same task from them."""
+    words = {}
+    for name in KEYS:
+        field = FIELD_NAMES.get(name, name.replace("-", "_"))
+        value = getattr(task, field)
+        if name in _LEFT_OUT or value is None or (value == _DEFAULTS[field] and name != "batch-size"):
+            continue
+        words[name] = _word(value)
+    return words
+
+
+def _word(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return "x".join(map(str, value)) if isinstance(value, tuple) else str(value)
+
+
+def run_json(run: ObservedRun, *, named: bool) -> dict[str, Any]:
+    """`named`: with the pod's namespace and name."""
+    outcome, task = run.outcome, run.task
+    return {
+        "run": run.key,
+        "product": outcome.product,
+        "level": outcome.level,
+        "task": task_words(task),
+        "profile": short_hash(task.profile) if task.profile else "",
+        "shared": task.share,
+        "ending": outcome.ending.value,
+        "peak_bytes": outcome.peak_bytes,
+        "promised_bytes": outcome.bound_bytes,
+        "median_bytes": outcome.median_bytes,
+        "gpu_utilization": outcome.gpu_utilization_observed,
+        "ended_at": outcome.ended_at,
+        "model_version": outcome.model_version,
+        **({"pod": outcome.pod} if named else {}),
+    }

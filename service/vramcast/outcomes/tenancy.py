@@ -1,0 +1,85 @@
+"""Who was on which GPU, and when: what telemetry shows is laid to whoever was there at the time of the sample."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+
+from vramcast.names import NodeName, PodUid
+from vramcast.placement.gpus import SHARED_GPU
+from vramcast.placement.promises import Promise
+
+
+@dataclass(frozen=True, slots=True)
+class Tenant:
+    """One pod on one node, from `since` until it ended (seconds since the epoch)."""
+
+    uid: PodUid
+    pod: str  # namespace/name
+    node: NodeName
+    shared: bool
+    count: int
+    gpu_indices: tuple[int, ...]  # none: not known which
+    promised_mib: int | None  # None: undescribed
+    since: float
+    until: float | None = None
+
+
+class Tenancy:
+    """`lag_seconds`: how much older than its time a sample's value may be, so how long the dead still show."""
+
+    def __init__(self, lag_seconds: float) -> None:
+        self._lag_seconds = lag_seconds
+        self._present: dict[PodUid, Tenant] = {}
+        self._past: dict[NodeName, list[Tenant]] = {}
+
+    def __len__(self) -> int:
+        return len(self._present)
+
+    def update(self, promises: Iterable[Promise], now: float, since: Callable[[Promise], float]) -> None:
+        """As the ledger has it now; `since` is asked once for each. A pod that is not in it any more has left."""
+        seen = {promise.uid: promise for promise in promises}
+        for uid in self._present.keys() - seen.keys():
+            self.leave(uid, now)
+        for uid, promise in seen.items():
+            known = self._present.get(uid)
+            moved = known is None or known.node != promise.node
+            self._present[uid] = tenant_of(promise, since(promise) if moved or known is None else known.since)
+
+    def enter(self, tenant: Tenant) -> None:
+        """One whose time is known better than by when it was first seen."""
+        self._present[tenant.uid] = tenant
+
+    def leave(self, uid: PodUid, at: float) -> None:
+        tenant = self._present.pop(uid, None)
+        if tenant is not None:
+            self._past.setdefault(tenant.node, []).append(replace(tenant, until=at))
+
+    def forget_before(self, at: float) -> None:
+        """Nobody will ask about the time before."""
+        for node, past in list(self._past.items()):
+            kept = [tenant for tenant in past if tenant.until is None or tenant.until + self._lag_seconds >= at]
+            if kept:
+                self._past[node] = kept
+            else:
+                del self._past[node]
+
+    def by_node(self) -> dict[NodeName, list[Tenant]]:
+        """Present and recently gone, once per look: the samples of a look are laid to them by `at`."""
+        found: dict[NodeName, list[Tenant]] = {node: list(past) for node, past in self._past.items()}
+        for tenant in self._present.values():
+            found.setdefault(tenant.node, []).append(tenant)
+        return found
+
+    def there(self, tenants: Iterable[Tenant], at: float) -> Iterator[Tenant]:
+        """Of these, who may show in a sample of that time."""
+        for tenant in tenants:
+            if tenant.since <= at and (tenant.until is None or at <= tenant.until + self._lag_seconds):
+                yield tenant
+
+
+def tenant_of(promise: Promise, since: float) -> Tenant:
+    return Tenant(
+        promise.uid, promise.pod, promise.node, promise.resource == SHARED_GPU, promise.count, promise.gpu_indices,
+        promise.need_mib, since,
+    )  # fmt: skip

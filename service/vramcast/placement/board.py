@@ -1,0 +1,220 @@
+"""All nodes' GPUs as arrays, and what room each has: the half of the ledger that is swept on every call.
+
+A node has a column in every table; a column is used again after its node is gone. Room is counted from scratch
+whenever something on a node changes, so it cannot drift.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from vramcast.names import NodeName, Product, Resource
+from vramcast.placement.gpus import SHARED_GPU, NodeGpus, Pool
+from vramcast.placement.name_index import Found, NameIndex
+from vramcast.placement.name_table import Text
+from vramcast.placement.promises import Promise
+from vramcast.placement.reasons import Reason
+from vramcast.placement.table import MOST_MIB, Bools, Ints, PoolTable
+
+_NO_STRANGERS: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceView:
+    """One GPU of a sharing node, or all interchangeable devices of a pool where the kubelet picks."""
+
+    pool: Pool
+    index: int
+    size_mib: int
+    room_mib: int
+    held_mib: int
+    strangers_mib: int
+    free_devices: int
+    promises: tuple[Promise, ...]
+
+
+class Board:
+    """`seed`: for the hash of node names, see `name_index`."""
+
+    def __init__(self, seed: int = 0) -> None:
+        self.nodes: dict[NodeName, NodeGpus] = {}
+        self.tables: dict[Resource, PoolTable] = {}
+        self.product_ids: dict[Product, int] = {}
+        # What to say of a node that does not offer a resource, by whether the pod wants to share. (nodes + 1,)
+        self.unoffered_shared = np.full(1, Reason.UNKNOWN_NODE, dtype=np.uint8)
+        self.unoffered_whole = np.full(1, Reason.UNKNOWN_NODE, dtype=np.uint8)
+        self._column_of: dict[NodeName, int] = {}
+        self._free_columns: list[int] = []
+        self._strangers: dict[NodeName, tuple[int, ...]] = {}
+        self._index = NameIndex(seed)
+        self.width = 0  # columns in use or free again
+        self.layout = 0  # counts the times that a column changed hands or its GPUs did
+
+    def put(self, node: NodeGpus) -> int:
+        """The node's column. Its room is not counted yet."""
+        column = self._column_of.get(node.name)
+        if column is None:
+            column = self._free_columns.pop() if self._free_columns else self.width
+            self.width = max(self.width, column + 1)
+            self._column_of[node.name] = column
+            self._index.put(node.name, column)
+        self.nodes[node.name] = node
+        self.layout += 1
+        self._note_unoffered(node, column)
+        for table in self.tables.values():
+            table.grow(1, self.width)
+            table.clear(column)
+        for pool in node.pools:
+            self.product_ids.setdefault(pool.product, len(self.product_ids))
+            self._place_pool(pool, column)
+        return column
+
+    def drop(self, name: NodeName) -> None:
+        column = self._column_of.pop(name)
+        del self.nodes[name]
+        self._index.drop(name)
+        self._strangers.pop(name, None)
+        for table in self.tables.values():
+            table.clear(column)
+        self._free_columns.append(column)
+        self.layout += 1
+
+    def set_strangers(self, name: NodeName, used_mib: Sequence[int]) -> bool:
+        """Whether that is news."""
+        used_mib = tuple(min(max(0, used), MOST_MIB) for used in used_mib)
+        if used_mib == self._strangers.get(name, _NO_STRANGERS):
+            return False
+        self._strangers[name] = used_mib
+        return True
+
+    def column(self, name: NodeName) -> int | None:
+        return self._column_of.get(name)
+
+    def columns(self, names: Iterable[str]) -> Ints:
+        """Where each node stands in the arrays; -1 for a node that is not known."""
+        return np.array([self._column_of.get(NodeName(name), -1) for name in names], dtype=np.int64)
+
+    def find(self, raw: Text) -> Found | None:
+        """The same for a compact JSON array of names that are all known; None for any other: decode it."""
+        return self._index.find(raw)
+
+    def quoted_names(self, columns: Ints) -> list[bytes]:
+        """The names of known nodes, in JSON."""
+        return self._index.quoted(columns)
+
+    def sharing(self, columns: Ints) -> Bools:
+        """Which of these nodes share their GPUs: pods that take GPUs from the device plugin stay off them."""
+        return np.asarray(self.unoffered_whole[columns] == Reason.SHARING, dtype=np.bool_)
+
+    def recount(self, name: NodeName, promises: Iterable[Promise]) -> None:
+        """One node's room, from what is promised on it."""
+        node = self.nodes.get(name)
+        if node is None:
+            return
+        column, promises = self._column_of[name], tuple(promises)
+        strangers = self._strangers.get(name, _NO_STRANGERS)
+        for pool in node.pools:
+            table = self.tables[pool.resource]
+            shared = pool.resource == SHARED_GPU
+            table.mixed[column] = any((p.resource == SHARED_GPU) != shared for p in promises)
+            if shared:
+                _recount_shared(table, pool, column, promises, strangers)
+            else:
+                _recount_kubelet(table, pool, column, promises, strangers)
+
+    def device_views(self, name: NodeName, promises: Iterable[Promise]) -> list[DeviceView]:
+        """A node's devices with all that stands on them, for people to look at."""
+        node, column = self.nodes[name], self._column_of[name]
+        views, promises = [], tuple(promises)
+        for pool in node.pools:
+            table = self.tables[pool.resource]
+            tenants = [p for p in promises if p.resource == pool.resource]
+            for index, size_mib in enumerate(pool.memory_mib):
+                here = [p for p in tenants if index in _indices_on(pool, p)]
+                views.append(
+                    DeviceView(
+                        pool, index, size_mib, room_mib=max(0, table.room(index, column)),
+                        held_mib=int(table.held[index, column]), strangers_mib=int(table.strangers[index, column]),
+                        free_devices=int(table.free_devices[column]), promises=tuple(here),
+                    )
+                )  # fmt: skip
+        return views
+
+    def _note_unoffered(self, node: NodeGpus, column: int) -> None:
+        if column + 1 >= len(self.unoffered_shared):
+            # The column after the last node's is nobody's, and there lies what -1 finds.
+            unknown = np.full(self.width + 1 - len(self.unoffered_shared), Reason.UNKNOWN_NODE, dtype=np.uint8)
+            self.unoffered_shared = np.append(self.unoffered_shared, unknown)
+            self.unoffered_whole = np.append(self.unoffered_whole, unknown)
+        self.unoffered_shared[column] = _why_not_offered(node, wants_shared=True)
+        self.unoffered_whole[column] = _why_not_offered(node, wants_shared=False)
+
+    def _place_pool(self, pool: Pool, column: int) -> None:
+        table = self.tables.get(pool.resource)
+        if table is None:
+            table = self.tables[pool.resource] = PoolTable(len(pool.memory_mib))
+        table.grow(len(pool.memory_mib), self.width)
+        table.clear(column)
+        table.set_size(column, pool.memory_mib)
+        table.offered[column] = True
+        table.sliced[column] = pool.replicas > 1
+        table.devices[column] = pool.count * pool.replicas
+        table.product_ids[column] = self.product_ids[pool.product]
+
+
+def _why_not_offered(node: NodeGpus, *, wants_shared: bool) -> Reason:
+    if node.problem:
+        return Reason.MEMORY_UNKNOWN
+    if not node.pools or node.sharing == wants_shared:
+        return Reason.NO_GPU
+    return Reason.SHARING if node.sharing else Reason.NOT_SHARING
+
+
+def _indices_on(pool: Pool, promise: Promise) -> Sequence[int]:
+    """Bound by somebody else without saying where, it may sit on any of them, so it counts on all."""
+    return [index for index in promise.gpu_indices if index < pool.count] or range(pool.count)
+
+
+def _recount_shared(
+    table: PoolTable, pool: Pool, column: int, promises: Iterable[Promise], strangers: Sequence[int]
+) -> None:
+    promised = [0] * pool.count
+    tenants = [0] * pool.count
+    for promise in promises:
+        for index in _indices_on(pool, promise):
+            promised[index] += promise.need_mib or 0
+            tenants[index] += 1
+    for index, size_mib in enumerate(pool.memory_mib):
+        foreign = strangers[index] if index < len(strangers) else 0
+        table.set_strangers(index, column, foreign)
+        table.tenants[index, column] = tenants[index]
+        table.set_room(index, column, size_mib - promised[index] - foreign - int(table.held[index, column]))
+
+
+def _recount_kubelet(
+    table: PoolTable, pool: Pool, column: int, promises: Iterable[Promise], strangers: Sequence[int]
+) -> None:
+    """The kubelet picks the device, so the next pod must fit on whichever it could get."""
+    size_mib, foreign = pool.memory_mib[0], max(strangers, default=0)
+    mine = [promise for promise in promises if promise.resource == pool.resource]
+    taken = 0
+    if pool.replicas > 1:
+        # An undescribed tenant of a time-sliced GPU counts at its fair share: nothing better is known.
+        share_mib = size_mib // pool.replicas
+        needs = sorted(
+            (
+                share_mib if p.need_mib is None else p.need_mib
+                for p in mine
+                for _ in range(min(p.count, pool.replicas - 1))
+            ),
+            reverse=True,
+        )
+        # Worst case: the largest tenants all on the GPU that the next pod gets, with one replica left for it.
+        taken = sum(needs[: pool.replicas - 1])
+    table.set_strangers(0, column, foreign)
+    table.tenants[0, column] = min(len(mine), pool.replicas - 1)
+    table.free_devices[column] = pool.count * pool.replicas - sum(promise.count for promise in mine)
+    table.set_room(0, column, size_mib - taken - foreign - int(table.held[0, column]))

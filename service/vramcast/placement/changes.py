@@ -1,0 +1,55 @@
+"""What the world outside reports, as values: the only way in which the cluster changes the state."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from vramcast.names import NodeName, PodUid
+from vramcast.placement.gpus import NodeGpus
+from vramcast.task.pod import PodRecord
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSeen:
+    node: NodeGpus
+
+
+@dataclass(frozen=True, slots=True)
+class NodeGone:
+    name: NodeName
+
+
+@dataclass(frozen=True, slots=True)
+class NodesListed:
+    """A complete list: nodes that are not in it are gone. Follows the NodeSeen of its members."""
+
+    names: frozenset[NodeName]
+
+
+@dataclass(frozen=True, slots=True)
+class PodSeen:
+    pod: PodRecord
+
+
+@dataclass(frozen=True, slots=True)
+class PodGone:
+    uid: PodUid
+
+
+@dataclass(frozen=True, slots=True)
+class PodsListed:
+    """A complete list: pods that are not in it are gone, unless bound after the list began (monotonic clock)."""
+
+    uids: frozenset[PodUid]
+    listed_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class StrangersSeen:
+    """Memory on a node's GPUs, by index, that belongs to no pod of ours."""
+
+    name: NodeName
+    used_mib: tuple[int, ...]
+
+
+Change = NodeSeen | NodeGone | NodesListed | PodSeen | PodGone | PodsListed | StrangersSeen

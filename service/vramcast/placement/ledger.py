@@ -1,0 +1,304 @@
+"""The ledger: what is promised to whom on every GPU, and what is held for pods whose fate is not known yet.
+
+It is the one place that changes. Deciding reads it, binding writes it, and both are single calls without I/O, so
+that on one thread nothing can come between looking and taking. Time comes in as an argument.
+
+The invariant: the sum of promises that vramcast makes on a GPU never exceeds what the GPU has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import replace
+
+import numpy as np
+
+from vramcast.names import NodeName, PodUid, Product
+from vramcast.placement import fit
+from vramcast.placement.board import Board, DeviceView
+from vramcast.placement.fit import Decision
+from vramcast.placement.gpus import SHARED_GPU, NodeGpus
+from vramcast.placement.promises import Demand, Hold, Promise, State
+from vramcast.placement.reasons import Reason
+from vramcast.placement.table import Ints
+
+
+class Ledger:
+    """`count_devices`: check the number of free devices too, where no kube-scheduler has done so before us."""
+
+    def __init__(self, *, hold_ttl_seconds: float = 30.0, count_devices: bool = False, seed: int = 0) -> None:
+        self._hold_ttl_seconds = hold_ttl_seconds
+        self._count_devices = count_devices
+        self._settled_board = Board(seed)
+        self._promises: dict[NodeName, dict[PodUid, Promise]] = {}
+        self._nodes_of_pod: dict[PodUid, set[NodeName]] = {}
+        self._settled_holds: dict[PodUid, Hold] = {}
+        self._late_hold: tuple[Decision, float] | None = None
+
+    @property
+    def board(self) -> Board:
+        self.settle()
+        return self._settled_board
+
+    @property
+    def _holds(self) -> dict[PodUid, Hold]:
+        self.settle()
+        return self._settled_holds
+
+    # ------------------------------------------------------------------ the cluster
+
+    @property
+    def products(self) -> Iterable[Product]:
+        return self.board.product_ids.keys()
+
+    @property
+    def nodes(self) -> Mapping[NodeName, NodeGpus]:
+        return self.board.nodes
+
+    def put_node(self, node: NodeGpus) -> None:
+        """A node is new, or not what it was. Promises on it stay; holds on it go, they were for another node."""
+        if self.board.nodes.get(node.name) == node:
+            return
+        self._drop_holds_on(node.name)
+        self.board.put(node)
+        self._recount(node.name)
+
+    def drop_node(self, name: NodeName) -> None:
+        """A node is gone. Its promises stay until their pods are gone: the node may come back under its name."""
+        if name in self.board.nodes:
+            self._drop_holds_on(name)
+            self.board.drop(name)
+
+    def set_strangers(self, name: NodeName, used_mib: Sequence[int]) -> None:
+        """Memory on each GPU (by index) that telemetry shows used and that belongs to no pod of ours."""
+        if self.board.set_strangers(name, used_mib):
+            self._recount(name)
+
+    # ------------------------------------------------------------------ deciding
+
+    def decide(self, demand: Demand, columns: Ints) -> Decision:
+        """Which of the asked nodes can take the demand. A hold of the same pod does not stand in its own way."""
+        own = self._holds.get(demand.uid)
+        if own is None:
+            return fit.decide(self.board, demand, columns, count_devices=self._count_devices)
+        self._apply(own, -1)
+        try:
+            return fit.decide(self.board, demand, columns, count_devices=self._count_devices)
+        finally:
+            self._apply(own, 1)
+
+    def offer_best(self, decision: Decision, most: int) -> Decision:
+        return fit.offer_best(self.board, decision, most)
+
+    def fits_somewhere(self, demand: Demand) -> bool:
+        return bool(self.decide(demand, np.arange(self.board.width, dtype=np.int64)).fits.any())
+
+    def scores(self, demand: Demand, columns: Ints) -> Ints:
+        """For a pod that holds, by what was seen when its nodes were chosen a moment ago: a wish, not a promise."""
+        hold = self._holds.get(demand.uid)
+        now = demand.ask.resource, self.board.layout
+        seen = hold.sweep if hold is not None and (hold.resource, hold.layout) == now else None
+        return fit.scores(self.board, demand, seen or self.decide(demand, columns).sweep, columns)
+
+    def fits_after(self, demand: Demand, node: NodeName, evicted: Set[PodUid]) -> bool:
+        """Would the demand fit on the node once these pods are gone? Changes nothing."""
+        kept = self._promises.get(node, {})
+        self._promises[node] = {uid: promise for uid, promise in kept.items() if uid not in evicted}
+        try:
+            self._recount(node)
+            return bool(self.decide(demand, self.board.columns([node])).fits[0])
+        finally:
+            if kept:
+                self._promises[node] = kept
+            else:
+                del self._promises[node]
+            self._recount(node)
+
+    # ------------------------------------------------------------------ holding
+
+    @property
+    def holds(self) -> Mapping[PodUid, Hold]:
+        return self._holds
+
+    def hold(self, decision: Decision, now: float) -> None:
+        """Until the pod's fate is known, its need stands on every node that it was told is feasible.
+
+        Whole GPUs need no hold: the scheduler and the device plugin count them. The arrays follow when somebody looks
+        next: an answer need not wait for them.
+        """
+        self.release_hold(decision.demand.uid)
+        self._late_hold = decision, now
+
+    def settle(self) -> None:
+        """Brings the arrays up to date; whoever looks at them does so first."""
+        if self._late_hold is not None:
+            (decision, now), self._late_hold = self._late_hold, None
+            self._enter_hold(decision, now)
+
+    def _enter_hold(self, decision: Decision, now: float) -> None:
+        demand, sweep = decision.demand, decision.sweep
+        table = self.board.tables.get(demand.ask.resource)
+        if table is None or sweep is None or not demand.needs_mib:
+            return
+        # Each once, ascending, as the arrays lie in memory.
+        chosen = np.zeros(len(sweep.fits), dtype=np.bool_)
+        chosen[decision.columns[decision.fits]] = True
+        columns = np.flatnonzero(chosen)
+        if demand.ask.resource != SHARED_GPU:
+            columns = columns[table.sliced[columns]]
+        if not len(columns):
+            return
+        hold = Hold(
+            demand.uid, demand.pod, demand.ask.resource, columns, sweep.gpus(columns), sweep.needs_mib[columns],
+            now + self._hold_ttl_seconds, sweep, self.board.layout,
+        )  # fmt: skip
+        self._holds[demand.uid] = hold
+        self._apply(hold, 1)
+
+    def release_hold(self, uid: PodUid) -> bool:
+        hold = self._holds.pop(uid, None)
+        if hold is None:
+            return False
+        self._apply(hold, -1)
+        return True
+
+    def expire_holds(self, now: float) -> list[Hold]:
+        expired = [hold for hold in self._holds.values() if hold.expires_at <= now]
+        for hold in expired:
+            self.release_hold(hold.uid)
+        return expired
+
+    def _apply(self, hold: Hold, sign: int) -> None:
+        table = self.board.tables[hold.resource]
+        for gpus in hold.gpus:
+            table.add_hold(gpus, hold.columns, hold.needs_mib * sign)
+
+    def _drop_holds_on(self, node: NodeName) -> None:
+        column = self.board.column(node)
+        if column is None:
+            return
+        for uid, hold in list(self._holds.items()):
+            keep = hold.columns != column
+            if keep.all():
+                continue
+            self.release_hold(uid)
+            rest = replace(
+                hold, columns=hold.columns[keep], gpus=hold.gpus[:, keep],
+                needs_mib=hold.needs_mib[keep],
+            )  # fmt: skip
+            self._holds[uid] = rest
+            self._apply(rest, 1)
+
+    # ------------------------------------------------------------------ promising
+
+    def assign(self, demand: Demand, node: NodeName, now: float) -> Promise | Reason:
+        """Take GPUs on the chosen node, now: the hold becomes a promise. What is not free any more is a Reason.
+
+        Either way the hold is over: the scheduler has chosen. A pod with a promise on this node gets that same promise
+        again: a bind may be repeated.
+        """
+        self.release_hold(demand.uid)
+        existing = self._promises.get(node, {}).get(demand.uid)
+        if existing is not None:
+            promise = replace(existing, state=State.BINDING if existing.state is State.UNSURE else existing.state)
+            self._put_promise(promise)
+            return promise
+        decision = self.decide(demand, self.board.columns([node]))
+        if not decision.fits[0] or decision.sweep is None:
+            return Reason(int(decision.reasons[0]))
+        gpus = tuple(sorted(int(gpu) for gpu in decision.sweep.gpus(decision.columns)[:, 0]))
+        indices = gpus if demand.ask.resource == SHARED_GPU else ()
+        pool = self.board.nodes[node].pool(demand.ask.resource)
+        need_mib = demand.needs_mib.get(pool.product) if pool else None
+        promise = Promise(
+            demand.uid,
+            demand.pod,
+            node,
+            demand.ask.resource,
+            demand.ask.count,
+            need_mib,
+            indices,
+            State.BINDING,
+            now,
+        )
+        self._put_promise(promise)
+        return promise
+
+    def promise(self, promise: Promise) -> None:
+        """The API server shows this pod on this node, so it is there and nowhere else: room or no room."""
+        for node in self._nodes_of_pod.get(promise.uid, set()) - {promise.node}:
+            self._drop_promise(promise.uid, node)
+        self.release_hold(promise.uid)
+        self._put_promise(promise)
+
+    def mark(self, uid: PodUid, node: NodeName, state: State, now: float) -> None:
+        """What became of our write. A bound pod stays bound: only its end frees its room."""
+        promise = self._promises.get(node, {}).get(uid)
+        if promise is not None and promise.state is not State.BOUND:
+            self._put_promise(replace(promise, state=state, made_at=now))
+
+    def withdraw(self, uid: PodUid, node: NodeName) -> None:
+        """Our write was refused for certain: the promise was never kept."""
+        promise = self._promises.get(node, {}).get(uid)
+        if promise is not None and promise.state is not State.BOUND:
+            self._drop_promise(uid, node)
+
+    def forget(self, uid: PodUid) -> bool:
+        """The pod is gone or finished: all that was kept for it is free."""
+        nodes = self._nodes_of_pod.get(uid, set()).copy()
+        for node in nodes:
+            self._drop_promise(uid, node)
+        return self.release_hold(uid) or bool(nodes)
+
+    def forget_absent(self, present: Set[PodUid], listed_at: float) -> list[PodUid]:
+        """After a fresh list: pods that are not in it are gone, unless we bound them after the list began."""
+        gone = [
+            uid for uid, nodes in self._nodes_of_pod.items()
+            if uid not in present and all(self._promises[node][uid].made_at < listed_at for node in nodes)
+        ]  # fmt: skip
+        gone += [
+            uid
+            for uid, hold in self._holds.items()
+            if uid not in present and hold.expires_at - self._hold_ttl_seconds < listed_at
+        ]
+        for uid in gone:
+            self.forget(uid)
+        return gone
+
+    def promise_of(self, uid: PodUid) -> Promise | None:
+        """The pod's promise; the surest where a write without an answer left more than one."""
+        promises = [self._promises[node][uid] for node in self._nodes_of_pod.get(uid, ())]
+        return max(promises, key=lambda promise: (promise.state is State.BOUND, promise.made_at), default=None)
+
+    def promises_on(self, node: NodeName) -> Iterable[Promise]:
+        return self._promises.get(node, {}).values()
+
+    def promises(self) -> Iterator[Promise]:
+        for on_node in self._promises.values():
+            yield from on_node.values()
+
+    def device_views(self, name: NodeName) -> list[DeviceView]:
+        return self.board.device_views(name, self.promises_on(name))
+
+    def _put_promise(self, promise: Promise) -> None:
+        on_node = self._promises.setdefault(promise.node, {})
+        before = on_node.get(promise.uid)
+        on_node[promise.uid] = promise
+        self._nodes_of_pod.setdefault(promise.uid, set()).add(promise.node)
+        # Our own bind comes back through the watch, and then nothing is new but how sure it is.
+        if before is None or replace(before, state=promise.state, made_at=promise.made_at) != promise:
+            self._recount(promise.node)
+
+    def _drop_promise(self, uid: PodUid, node: NodeName) -> None:
+        del self._promises[node][uid]
+        if not self._promises[node]:
+            del self._promises[node]
+        self._nodes_of_pod[uid].discard(node)
+        if not self._nodes_of_pod[uid]:
+            del self._nodes_of_pod[uid]
+        self._recount(node)
+
+    # ------------------------------------------------------------------ keeping the arrays current
+
+    def _recount(self, name: NodeName) -> None:
+        self.board.recount(name, self.promises_on(name))

@@ -1,0 +1,156 @@
+"""A task: what a pod's annotations say about the deep-learning job inside it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from functools import lru_cache
+from typing import Any, cast
+
+from vramcast.errors import MAX_SHOWN, FieldError, InvalidTask
+from vramcast.task.forms import Value
+from vramcast.task.quantity import human_mib
+from vramcast.task.vocabulary import (
+    ENOUGH,
+    KEYS,
+    PREFIX,
+    RULES,
+    Architecture,
+    Key,
+    Kind,
+    Level,
+    Optimizer,
+    Precision,
+    Quantization,
+    Written,
+    assumed,
+)
+
+# Keys that other parts of vramcast put on a pod and that say nothing about the task.
+NUDGE = PREFIX + "nudge"
+# What a job may write onto its own pod: what it measured itself, and that its GPU's memory did not suffice.
+OBSERVED_MEMORY = PREFIX + "observed-memory"
+OUT_OF_MEMORY = PREFIX + "out-of-memory"
+DESCRIBES_NOTHING: tuple[str, ...] = (*Written, NUDGE, OBSERVED_MEMORY, OUT_OF_MEMORY)
+_IGNORED = frozenset(DESCRIBES_NOTHING)
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One description, validated; `level` says which kind of forecast it allows."""
+
+    level: Level
+    gpu_memory_mib: int | None = None
+    share: bool = False
+    gpus: int | None = None
+    max_oom_risk: float | None = None
+    kind: Kind = Kind.TRAINING
+    architecture: Architecture | None = None
+    parameters: int | None = None
+    layers: int | None = None
+    activations: int | None = None
+    model: str | None = None
+    profile: str | None = None
+    batch_size: int = 1
+    input_size: tuple[int, ...] | None = None
+    sequence_length: int | None = None
+    precision: Precision = Precision.FP32
+    optimizer: Optimizer = Optimizer.ADAMW
+    gradient_checkpointing: bool = False
+    lora_rank: int | None = None
+    quantization: Quantization = Quantization.NONE
+    zero_stage: int = 0
+    data_parallel_size: int = 1
+    assumptions: tuple[str, ...] = ()
+
+
+# Where the annotation and the field of Task are not the same word.
+FIELD_NAMES = {"gpu-memory": "gpu_memory_mib", "task": "kind"}
+
+
+def parse_task(annotations: Mapping[str, str]) -> Task | None:
+    """The task that the annotations describe; None where they say nothing; InvalidTask with every mistake."""
+    ours = tuple((name, text) for name, text in annotations.items() if name.startswith(PREFIX) and name not in _IGNORED)
+    if not ours:
+        return None
+    short = sum(len(text) for _, text in ours) < _SHORT_LENGTH
+    return _parse_short(ours) if short else _parse(ours)
+
+
+def _parse(ours: tuple[tuple[str, str], ...]) -> Task:
+    errors: list[FieldError] = []
+    values: dict[str, Value] = {}
+    for name, text in ours:
+        key = KEYS.get(name.removeprefix(PREFIX))
+        try:
+            if key is None:
+                raise ValueError(unknown_key(name, suggest=len(errors) < MAX_SHOWN))
+            values[key.name] = _parse_value(key, text)
+        except ValueError as error:
+            errors.append(FieldError(name, text, str(error)))
+    level = _level(values)
+    errors += _contradictions(values, [error.field.removeprefix(PREFIX) for error in errors])
+    if level is None and not errors:
+        errors.append(_nothing_to_forecast_from(values))
+    if errors or level is None:
+        raise InvalidTask(errors)
+    taken = assumed(level, values)
+    values = {**{name: KEYS[name].parse(default) for name, default in taken.items()}, **values}
+    return Task(level=level, assumptions=tuple(f"{name} {text}" for name, text in taken.items()), **_fields(values))
+
+
+# A Job's pods, a sweep's retries: the same few words come again and again. Profiles are long and kept elsewhere.
+_SHORT_LENGTH = 1024
+_parse_short = lru_cache(maxsize=4096)(_parse)
+
+
+def _parse_value(key: Key, text: str) -> Value:
+    if len(text) > key.max_length:
+        raise ValueError(f"expected at most {key.max_length} characters, got {len(text)}")
+    return key.parse(text)
+
+
+def unknown_key(name: str, *, suggest: bool = True) -> str:
+    """Looking for the nearest key is slow, and nobody reads past the first few."""
+    if not suggest:
+        return "no annotation has this name"
+    near = get_close_matches(name.removeprefix(PREFIX).replace("_", "-").lower(), KEYS, n=1, cutoff=0.6)
+    known = f"did you mean {PREFIX}{near[0]}?" if near else f"the known ones are {', '.join(KEYS)}"
+    return f"no annotation has this name; {known}"
+
+
+def _level(values: Mapping[str, Value]) -> Level | None:
+    """What the forecast is made from; the user's own number wins over every description."""
+    return next((level for level, names in ENOUGH.items() if values.keys() >= set(names)), None)
+
+
+def _nothing_to_forecast_from(values: Mapping[str, Value]) -> FieldError:
+    missing = [name for name in ENOUGH[Level.SUMMARY] if name not in values]
+    if "parameters" in values or "activations" in values:
+        return FieldError(PREFIX + missing[0], "", f"a summary also needs {', '.join(missing)}")
+    given = ", ".join(values)
+    return FieldError(
+        PREFIX + "gpu-memory", "", f"the need cannot be told from {given} alone: give gpu-memory, "
+        "or parameters + activations + batch-size, or model, or profile",
+    )  # fmt: skip
+
+
+def _contradictions(values: Mapping[str, Value], unreadable: list[str]) -> list[FieldError]:
+    return [
+        FieldError(PREFIX + name, str(values[name]), rule.why)
+        for rule in RULES
+        for name in rule.broken(values, unreadable)
+    ]  # fmt: skip
+
+
+def _fields(values: Mapping[str, Value]) -> dict[str, Any]:
+    return {FIELD_NAMES.get(name, name.replace("-", "_")): value for name, value in values.items()}
+
+
+def describe(task: Task) -> str:
+    """One line for logs and tables."""
+    if task.level is Level.GIVEN:
+        return f"gpu-memory {human_mib(cast(int, task.gpu_memory_mib))}"
+    what = task.model or (task.architecture or "network")
+    return f"{what}, batch {task.batch_size}, {task.precision}, {task.kind}"

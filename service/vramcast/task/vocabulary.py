@@ -1,0 +1,217 @@
+"""The annotations that a pod may carry, as one table.
+
+Parsing, messages, `vramcast annotations`, `--help`, the docs page and the JSON Schema are all made from it, so that
+they cannot drift apart. So are the defaults, which forecasts tell as assumptions, and what contradicts what.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from vramcast.task.forms import Form, Value, count, dimensions, flag, memory, one_of, risk, words
+
+PREFIX = "vramcast.dev/"
+
+# Kubernetes allows 256 KiB of annotations in all; only a profile has a reason to be long.
+MAX_VALUE_LENGTH = 256
+MAX_PROFILE_LENGTH = 64 * 1024
+
+
+class Level(StrEnum):
+    """How a task is described; what stands lower says more."""
+
+    GIVEN = "given"
+    SUMMARY = "summary"
+    NAME = "name"
+    PROFILE = "profile"
+
+
+class Kind(StrEnum):
+    TRAINING = "training"
+    FINE_TUNING = "fine-tuning"
+    INFERENCE = "inference"
+
+
+class Architecture(StrEnum):
+    MLP = "mlp"
+    CNN = "cnn"
+    TRANSFORMER = "transformer"
+    RNN = "rnn"
+    DIFFUSION = "diffusion"
+    GNN = "gnn"
+
+
+class Precision(StrEnum):
+    FP32 = "fp32"
+    TF32 = "tf32"
+    FP16 = "fp16"
+    BF16 = "bf16"
+    AMP_FP16 = "amp-fp16"
+    AMP_BF16 = "amp-bf16"
+    FP8 = "fp8"
+    INT8 = "int8"
+
+
+class Optimizer(StrEnum):
+    SGD = "sgd"
+    SGD_MOMENTUM = "sgd-momentum"
+    ADAM = "adam"
+    ADAMW = "adamw"
+    RMSPROP = "rmsprop"
+    ADAGRAD = "adagrad"
+    ADAFACTOR = "adafactor"
+    LION = "lion"
+    ADAM8BIT = "adam8bit"
+
+
+class Quantization(StrEnum):
+    NONE = "none"
+    INT8 = "int8"
+    INT4 = "int4"
+    NF4 = "nf4"
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """One annotation: how its value is read, and what a user is told about it."""
+
+    name: str
+    form: Form
+    meaning: str
+    example: str
+    levels: tuple[Level, ...] = ()  # the levels of description that it belongs to; empty: always allowed
+    max_length: int = MAX_VALUE_LENGTH
+    default: str = ""  # what a forecast assumes, and says so, where nobody said it
+
+    @property
+    def annotation(self) -> str:
+        return PREFIX + self.name
+
+    @property
+    def parse(self) -> Callable[[str], Value]:
+        return self.form.parse
+
+
+# What Lightning, the HF Trainer and torch call the same.
+_PRECISIONS = {
+    "float32": "fp32", "32": "fp32", "32-true": "fp32", "float16": "fp16", "half": "fp16", "16-true": "fp16",
+    "bfloat16": "bf16", "bf16-true": "bf16", "16": "amp-fp16", "16-mixed": "amp-fp16", "amp": "amp-fp16",
+    "mixed": "amp-fp16", "bf16-mixed": "amp-bf16",
+}  # fmt: skip
+_OPTIMIZERS = {
+    "adamw_torch": "adamw", "adamw_torch_fused": "adamw", "adamw_hf": "adamw", "adamw_8bit": "adam8bit",
+    "adamw_bnb_8bit": "adam8bit", "paged_adamw_8bit": "adam8bit", "momentum": "sgd-momentum",
+    "nesterov": "sgd-momentum",
+}  # fmt: skip
+_KINDS = {"train": "training", "pretraining": "training", "finetune": "fine-tuning", "sft": "fine-tuning",
+          "predict": "inference", "serving": "inference", "eval": "inference"}  # fmt: skip
+_ARCHITECTURES = {"convnet": "cnn", "resnet": "cnn", "vit": "transformer", "llm": "transformer", "bert": "transformer",
+                  "lstm": "rnn", "gru": "rnn", "unet": "diffusion"}  # fmt: skip
+
+_SUMMARY = (Level.SUMMARY,)
+_DESCRIBED = (Level.SUMMARY, Level.NAME, Level.PROFILE)
+# Of what trains, AdamW keeps the most that is usual: where nobody said, a forecast errs to the safe side.
+_OPTIMIZER = "adamw"
+
+KEYS: dict[str, Key] = {
+    key.name: key
+    for key in (
+        Key("gpu-memory", memory, "memory needed on each GPU, all in: no forecast is made", "16Gi"),
+        Key("share", flag, "may sit on one GPU beside other pods (and asks for no nvidia.com/gpu)", '"true"'),
+        Key("gpus", count(1, 64, "2"), "how many GPUs, for a pod that shares them", '"1"'),
+        Key("max-oom-risk", risk, "how likely an out-of-memory may be at most", "0.01"),
+        Key("architecture", one_of(Architecture, _ARCHITECTURES), "family of the network", "cnn", _SUMMARY),
+        Key("parameters", count(1, 10**13, "25.6M"), "weights in the network", "25.6M", _SUMMARY),
+        Key("layers", count(1, 10**5, "50"), "layers in the network", '"50"', _SUMMARY),
+        Key("activations", count(1, 10**13, "21.5M"),
+            "elements that one sample keeps alive at the peak (printed by `vramcast profile` and `vramcast catalog`)",
+            "21.5M", _SUMMARY),
+        Key("model", words("a name such as timm/resnet50"), "a model known by name", "timm/resnet50", (Level.NAME,)),
+        Key("profile", words("what `vramcast profile` printed"), "a layer profile of your own module", "v1:…",
+            (Level.PROFILE,), MAX_PROFILE_LENGTH),
+        Key("batch-size", count(1, 10**7, "32"), "samples in a step on each GPU", '"32"', _DESCRIBED, default="1"),
+        Key("input-size", dimensions, "size of one sample", "3x224x224", _DESCRIBED),
+        Key("sequence-length", count(1, 10**7, "512"), "tokens in one sample", '"512"', _DESCRIBED),
+        Key("precision", one_of(Precision, _PRECISIONS), "number format of the run", "amp-bf16", _DESCRIBED,
+            default="fp32"),
+        Key("optimizer", one_of(Optimizer, _OPTIMIZERS), "optimizer of the run", "adamw", _DESCRIBED,
+            default=_OPTIMIZER),
+        Key("task", one_of(Kind, _KINDS), "what is run", "training", _DESCRIBED, default="training"),
+        Key("gradient-checkpointing", flag, "activations are recomputed in the backward pass", '"true"', _DESCRIBED),
+        Key("lora-rank", count(1, 10**5, "16"), "rank of LoRA adapters; the base is frozen", '"16"', _DESCRIBED),
+        Key("quantization", one_of(Quantization), "format of frozen base weights", "nf4", _DESCRIBED),
+        Key("zero-stage", count(0, 3, "2"), "ZeRO/FSDP sharding stage", '"2"', _DESCRIBED),
+        Key("data-parallel-size", count(1, 10**5, "8"), "GPUs that states are sharded over", '"8"', _DESCRIBED),
+    )
+}  # fmt: skip
+
+# What a need can be told from; where several are given, the first counts: the user's own number above all.
+ENOUGH: dict[Level, tuple[str, ...]] = {
+    Level.GIVEN: ("gpu-memory",),
+    Level.PROFILE: ("profile",),
+    Level.NAME: ("model",),
+    Level.SUMMARY: ("parameters", "activations", "batch-size"),
+}
+
+# Keys with the values that are meant; none: whatever it says.
+Condition = Mapping[str, tuple[str, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """Where `when` holds, and `unless` does not, none of `forbids` may be there and all of `needs` must."""
+
+    when: Condition
+    why: str
+    forbids: tuple[str, ...] = ()
+    needs: tuple[str, ...] = ()
+    unless: Condition = field(default_factory=dict)
+
+    def broken(self, values: Mapping[str, Value], unreadable: Collection[str] = ()) -> list[str]:
+        """The keys that are to blame. What is there and cannot be read is not missing too."""
+        if not _holds(self.when, values) or (self.unless and _holds(self.unless, values)):
+            return []
+        missing = [name for name in self.needs if name not in values and name not in unreadable]
+        return [name for name in self.forbids if name in values] + (list(self.when)[:1] if missing else [])
+
+
+def _holds(condition: Condition, values: Mapping[str, Value]) -> bool:
+    return all(
+        name in values and (not meant or str(values[name]) in meant)
+        for name, meant in condition.items()
+    )  # fmt: skip
+
+
+RULES: tuple[Rule, ...] = (
+    Rule({"input-size": ()}, f"contradicts {PREFIX}input-size: give the one that the model reads",
+         forbids=("sequence-length",)),
+    Rule({"task": ("inference",)}, f"contradicts {PREFIX}task: inference trains nothing",
+         forbids=("optimizer", "lora-rank", "gradient-checkpointing")),
+    Rule({"zero-stage": ("1", "2", "3")}, f"sharding needs {PREFIX}data-parallel-size to say over how many GPUs",
+         needs=("data-parallel-size",)),
+    Rule({"quantization": ("int8", "int4", "nf4")}, f"quantized weights are not trained: give {PREFIX}lora-rank too",
+         needs=("lora-rank",), unless={"task": ("inference",)}),
+)  # fmt: skip
+
+
+def assumed(level: Level, values: Mapping[str, Value]) -> dict[str, str]:
+    """What a forecast takes for granted because nobody said: the defaults that do not break a rule."""
+    return {
+        key.name: key.default
+        for key in KEYS.values()
+        if key.default and level in key.levels and key.name not in values
+        and not any(key.name in rule.broken({**values, key.name: key.default}) for rule in RULES)
+    }  # fmt: skip
+
+
+class Written(StrEnum):
+    """What vramcast itself writes onto a pod, in the same write that binds it."""
+
+    FORECAST_MEMORY = PREFIX + "forecast-memory"
+    RESERVED_MEMORY = PREFIX + "reserved-memory"
+    FORECAST_UTILIZATION = PREFIX + "forecast-utilization"
+    GPU_INDICES = PREFIX + "gpu-indices"
+    MODEL_VERSION = PREFIX + "model-version"
+    CALIBRATION = PREFIX + "calibration"

@@ -1,0 +1,160 @@
+"""Who decides: the one whose kube-scheduler holds the Lease, no longer than that is sure, and after a takeover."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+
+import pytest
+from tests.fakes import FakeClock
+
+from vramcast.cluster.lease import Lease
+from vramcast.controllers.leadership import LeaseFollower
+from vramcast.errors import NotLeading, WorldUnavailable
+
+OURS = Lease("host-a_1", transitions=3, duration_seconds=15, renewal="12:00:00")
+THEIRS = Lease("host-b_1", transitions=4, duration_seconds=15, renewal="12:00:20")
+
+
+class Office:
+    """A follower on host-a, the Lease that it looks at, and how often it took over."""
+
+    def __init__(self) -> None:
+        self.clock = FakeClock()
+        self.lease: Lease | None = None
+        self.takeovers = 0
+        self.fails = False
+        self.follower = LeaseFollower(self._look, "host-a", self._take_over, self.clock, patience_seconds=0.01)
+
+    async def _look(self) -> Lease | None:
+        return self.lease
+
+    async def _take_over(self) -> None:
+        assert not self.follower.leading, "nothing may be decided before the takeover is done"
+        if self.fails:
+            raise WorldUnavailable("the API server is away")
+        self.takeovers += 1
+
+    async def see(self, lease: Lease | None, after_seconds: float = 1.0) -> bool:
+        self.clock.now += after_seconds
+        self.lease = lease
+        await self.follower.observe()
+        return self.follower.leading
+
+
+def run(story: Callable[[Office], Awaitable[None]]) -> None:
+    async def begin() -> None:
+        await story(Office())
+
+    asyncio.run(begin())
+
+
+def renewed(lease: Lease, times: int = 1) -> Lease:
+    return replace(lease, renewal=f"{lease.renewal}+{times}")
+
+
+def test_who_gets_the_lease_leads_after_a_takeover() -> None:
+    async def story(office: Office) -> None:
+        assert not await office.see(None)
+        assert await office.see(OURS)
+        assert office.takeovers == 1
+        assert await office.see(renewed(OURS))
+        assert office.takeovers == 1
+
+    run(story)
+
+
+def test_a_lease_that_was_there_before_us_counts_once_it_is_renewed() -> None:
+    async def story(office: Office) -> None:
+        assert not await office.see(OURS)
+        assert not await office.see(OURS)
+        assert await office.see(renewed(OURS))
+
+    run(story)
+
+
+def test_the_lease_of_another_host_is_not_ours_even_if_its_name_begins_alike() -> None:
+    async def story(office: Office) -> None:
+        await office.see(None)
+        assert not await office.see(replace(OURS, holder="host-ab_1"))
+        assert not await office.see(THEIRS)
+
+    run(story)
+
+
+def test_without_a_renewal_the_lead_ends_before_another_can_have_it() -> None:
+    async def story(office: Office) -> None:
+        await office.see(None)
+        assert await office.see(OURS)
+        # Ten of fifteen seconds after the last look that did not show this renewal, which was a second ago.
+        office.clock.now += 8.9
+        office.follower.check()
+        office.clock.now += 0.2
+        with pytest.raises(NotLeading, match="stands by"):
+            office.follower.check()
+
+    run(story)
+
+
+def test_a_process_that_was_stopped_does_not_lead_when_it_goes_on() -> None:
+    async def story(office: Office) -> None:
+        await office.see(None)
+        assert await office.see(OURS)
+        office.clock.now += 14.9
+        with pytest.raises(NotLeading):
+            office.follower.check()
+        # A renewal that it finds then may be as old as its sleep: the next one counts.
+        assert not await office.see(renewed(OURS), after_seconds=0.0)
+        assert await office.see(renewed(OURS, 2))
+
+    run(story)
+
+
+def test_a_lead_that_was_lost_and_won_again_needs_another_takeover() -> None:
+    async def story(office: Office) -> None:
+        await office.see(None)
+        await office.see(OURS)
+        assert not await office.see(THEIRS)
+        assert await office.see(replace(OURS, transitions=5))
+        assert office.takeovers == 2
+
+    run(story)
+
+
+def test_a_kube_scheduler_that_restarts_on_our_host_begins_another_term() -> None:
+    async def story(office: Office) -> None:
+        await office.see(None)
+        await office.see(OURS)
+        assert await office.see(replace(OURS, holder="host-a_2", transitions=4))
+        assert office.takeovers == 2
+
+    run(story)
+
+
+def test_a_takeover_that_fails_is_tried_again_and_nothing_is_decided_meanwhile() -> None:
+    async def story(office: Office) -> None:
+        await office.see(None)
+        office.fails = True
+        with pytest.raises(WorldUnavailable):
+            await office.see(OURS)
+        with pytest.raises(NotLeading, match="not taken over yet"):
+            office.follower.check()
+        office.fails = False
+        assert await office.see(renewed(OURS))
+        assert office.takeovers == 1
+
+    run(story)
+
+
+def test_a_question_waits_a_moment_for_the_lease_to_show() -> None:
+    async def story(office: Office) -> None:
+        await office.see(None)
+        with pytest.raises(NotLeading):
+            await office.follower.await_lead()
+        following = asyncio.create_task(office.follower.follow())
+        office.lease = OURS
+        await office.follower.await_lead()
+        following.cancel()
+
+    run(story)

@@ -1,0 +1,88 @@
+"""What happens without being asked."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from tests.api.client import Client
+from tests.fakes import FakeClock, new_fake_service, shared_pod, sharing_node
+
+from vramcast.controllers.maintenance import expire_holds, nudge_turned_away
+from vramcast.names import PodUid
+from vramcast.placement.changes import PodGone, PodSeen, PodsListed
+from vramcast.settings import load_settings
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@pytest.fixture
+def client(clock: FakeClock) -> Client:
+    """One GPU, taken; one pod that was turned away."""
+    settings = load_settings({"settle_wait_seconds": 0}, {})
+    client = Client(new_fake_service([sharing_node("a", 1)], clock=clock, settings=settings))
+    first = shared_pod("first", "30Gi")
+    client.feasible(first, ["a"])
+    client.place(first, "a")
+    assert client.feasible(shared_pod("waits", "30Gi"), ["a"]) == []
+    return client
+
+
+def nudge(client: Client) -> list[str]:
+    asyncio.run(nudge_turned_away(client.service))
+    return client.cluster.nudged
+
+
+def test_a_turned_away_pod_is_nudged_once_there_is_room(client: Client, clock: FakeClock) -> None:
+    clock.now += 10
+    assert nudge(client) == []
+    client.service.apply([PodGone(PodUid("uid-first"))])
+    clock.now += 10
+    assert nudge(client) == ["default/waits"]
+    assert client.metric("vramcast_nudges_total") == 1
+
+
+def test_a_pod_is_given_time_to_come_by_itself(client: Client, clock: FakeClock) -> None:
+    client.service.apply([PodGone(PodUid("uid-first"))])
+    clock.now += 1
+    assert nudge(client) == []
+
+
+def test_nudges_get_rarer(client: Client, clock: FakeClock) -> None:
+    client.service.apply([PodGone(PodUid("uid-first"))])
+    for _ in range(600):
+        clock.now += 1
+        nudge(client)
+    assert 5 <= len(client.cluster.nudged) <= 12
+
+
+def test_a_pod_that_is_placed_or_gone_is_not_nudged(client: Client, clock: FakeClock) -> None:
+    client.service.apply([PodGone(PodUid("uid-first")), PodGone(PodUid("uid-waits"))])
+    clock.now += 100
+    assert nudge(client) == []
+
+
+def test_a_pod_that_was_deleted_while_nobody_watched_is_not_nudged(client: Client, clock: FakeClock) -> None:
+    client.service.apply([PodsListed(frozenset(), clock.now + 1)])
+    clock.now += 100
+    assert nudge(client) == []
+    assert len(client.service.turned_away) == 0
+
+
+def test_expired_holds_are_counted_and_told(client: Client, clock: FakeClock) -> None:
+    client.service.apply([PodGone(PodUid("uid-first"))])
+    client.feasible(shared_pod("held", "30Gi"), ["a"])
+    clock.now += 31
+    expire_holds(client.service)
+    assert client.metric("vramcast_hold_expirations_total") == 1
+    assert client.feasible(shared_pod("next", "30Gi"), ["a"]) == ["a"]
+
+
+def test_a_change_that_meets_a_defect_does_not_take_the_others_along(client: Client) -> None:
+    broken = PodSeen(None)  # type: ignore[arg-type] # as no reader would ever make it
+    client.service.apply([broken, PodGone(PodUid("uid-first"))])
+    assert client.metric("vramcast_defects_total") == 1
+    assert client.feasible(shared_pod("next", "30Gi"), ["a"]) == ["a"]

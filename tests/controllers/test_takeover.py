@@ -1,0 +1,133 @@
+"""A new leader knows all that its predecessor did, and has put every pending pod out of its reach."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+import msgspec
+import pytest
+from tests.api.client import Client
+from tests.fakes import FakeCluster, new_fake_service, pod_manifest, shared_pod, sharing_node
+
+from vramcast.cluster.lease import Lease
+from vramcast.cluster.objects import Pod, to_record
+from vramcast.controllers.leadership import NoElection
+from vramcast.controllers.takeover import take_over
+from vramcast.errors import NotLeading, WorldUnavailable
+from vramcast.names import NodeName, PodUid
+from vramcast.task.pod import Assignment, PodRecord
+
+
+class FakeElectorate(FakeCluster):
+    """`answers`: pods that are not what they were in the list by the time that they are touched."""
+
+    def __init__(self, *listed: PodRecord) -> None:
+        super().__init__()
+        self.listed = list(listed)
+        self.answers: dict[str, PodRecord | None] = {}
+        self.touched: list[str] = []
+
+    def read_lease(self, namespace: str, name: str) -> Lease | None:
+        return None
+
+    def list_pods(self) -> list[PodRecord]:
+        return self.listed
+
+    def touch(self, namespace: str, name: str, uid: PodUid) -> PodRecord | None:
+        self.touched.append(name)
+        (pod,) = [pod for pod in self.listed if pod.uid == uid]
+        return self.answers.get(name, replace(pod, resource_version="100"))
+
+
+class Elected(NoElection):
+    """Bindings are fenced; `leading` is the test's to say."""
+
+    fenced = True
+
+    def check(self) -> None:
+        if not self.leading:
+            raise NotLeading("stands by")
+
+
+def record(manifest: dict[str, object], version: str = "1") -> PodRecord:
+    pod = to_record(msgspec.convert(manifest, Pod))
+    return replace(pod, resource_version=version)
+
+
+def bound(pod: PodRecord, node: str, gpu: int, mib: int) -> PodRecord:
+    return replace(pod, node=NodeName(node), assignment=Assignment((gpu,), mib))
+
+
+def room(client: Client) -> list[int]:
+    return [view.room_mib for view in client.service.state.ledger.device_views(NodeName("a"))]
+
+
+def taken_over(cluster: FakeElectorate) -> Client:
+    client = Client(new_fake_service([sharing_node("a", 2)], cluster=cluster))
+    client.service.leadership = Elected()
+    asyncio.run(take_over(client.service, cluster))
+    return client
+
+
+def test_pending_pods_that_may_get_a_gpu_are_touched_and_no_others() -> None:
+    plain = record(pod_manifest("plain"))
+    placed = bound(record(shared_pod("placed")), "a", 0, 10240)
+    cluster = FakeElectorate(record(shared_pod("waits")), plain, placed)
+    taken_over(cluster)
+    assert cluster.touched == ["waits"]
+
+
+def test_what_the_watch_has_not_shown_yet_counts() -> None:
+    before = room(Client(new_fake_service([sharing_node("a", 2)])))
+    cluster = FakeElectorate(bound(record(shared_pod("placed")), "a", 0, 10240))
+    assert room(taken_over(cluster)) == [before[0] - 10240, before[1]]
+
+
+def test_a_binding_that_came_through_just_before_the_touch_counts() -> None:
+    waits = record(shared_pod("waits"))
+    cluster = FakeElectorate(waits)
+    before = room(Client(new_fake_service([sharing_node("a", 2)])))
+    cluster.answers["waits"] = bound(waits, "a", 1, 10240)
+    assert room(taken_over(cluster)) == [before[0], before[1] - 10240]
+
+
+def test_a_pod_that_went_away_meanwhile_is_no_obstacle() -> None:
+    cluster = FakeElectorate(record(shared_pod("gone")))
+    cluster.answers["gone"] = None
+    taken_over(cluster)
+
+
+def test_before_the_cluster_is_known_there_is_no_takeover() -> None:
+    cluster = FakeElectorate()
+    service = new_fake_service([sharing_node("a", 2)], cluster=cluster, synced=False)
+    with pytest.raises(WorldUnavailable):
+        asyncio.run(take_over(service, cluster))
+
+
+def test_the_binding_names_the_version_of_the_touch_even_if_the_scheduler_has_not_seen_it() -> None:
+    client = taken_over(FakeElectorate(record(shared_pod("waits"))))
+    stale = shared_pod("waits")
+    stale["metadata"]["resourceVersion"] = "1"
+    client.feasible(stale, ["a"])
+    assert client.place(stale, "a") == ""
+    assert [write.resource_version for write in client.cluster.writes] == ["100"]
+
+
+def test_without_an_election_no_version_is_named() -> None:
+    client = Client(new_fake_service([sharing_node("a", 2)]))
+    pod = shared_pod("p")
+    pod["metadata"]["resourceVersion"] = "1"
+    client.feasible(pod, ["a"])
+    client.place(pod, "a")
+    assert [write.resource_version for write in client.cluster.writes] == [""]
+
+
+def test_a_bind_that_comes_after_the_lead_is_lost_is_not_written() -> None:
+    client = taken_over(FakeElectorate())
+    pod = shared_pod("p")
+    client.feasible(pod, ["a"])
+    assert isinstance(client.service.leadership, Elected)
+    client.service.leadership.leading = False
+    assert "stands by" in client.place(pod, "a")
+    assert not client.cluster.writes

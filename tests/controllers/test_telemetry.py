@@ -1,0 +1,517 @@
+"""From looks at telemetry to room on GPUs and to outcomes, in a whole service with a telemetry of its own."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+from tests.api.client import Client
+from tests.fakes import FakeClock, FakeCluster, new_fake_service, pod_manifest, shared_pod, sharing_node
+
+from vramcast.cluster.objects import Pod, to_record
+from vramcast.cluster.telemetry import TelemetryUnavailable
+from vramcast.controllers.telemetry import look
+from vramcast.names import NodeName, PodUid
+from vramcast.outcomes.outcome import Ending, Outcome
+from vramcast.outcomes.readings import Frame, Interpreter, Series
+from vramcast.placement.changes import PodGone, PodSeen
+from vramcast.service import Service
+from vramcast.settings import load_settings
+from vramcast.task.pod import PodRecord
+from vramcast.task.quantity import MIB
+
+SUMMARY = {
+    "share": "true", "architecture": "cnn", "parameters": "25.6M", "activations": "11.1M", "batch-size": "64",
+}  # fmt: skip
+SETTINGS = {
+    "settle_wait_seconds": 0, "telemetry_interval_seconds": 15, "telemetry_lag_seconds": 10, "min_run_seconds": 30,
+    "telemetry_stale_seconds": 60,
+}  # fmt: skip
+
+
+@dataclass(slots=True)
+class FakeTelemetry:
+    """What the GPUs of node `a` use by index, as a test sets it; `away`: nobody answers. Keeps history.
+
+    `skew_seconds`: of its clock, by which it also answers what is asked for.
+    """
+
+    clock: FakeClock
+    used_mib: dict[int, float] = field(default_factory=dict)
+    away: bool = False
+    skew_seconds: float = 0.0
+    past: list[tuple[float, int, float]] = field(default_factory=list)
+    asked: list[str] = field(default_factory=list)
+
+    def tick(self) -> None:
+        """A scrape."""
+        self.past += [(self.clock.now + self.skew_seconds, gpu, mib) for gpu, mib in self.used_mib.items()]
+
+    def look(self, since: float, now: float) -> Frame:
+        return self._read("look", since - 15, now)
+
+    def history(self, since: float, now: float) -> Frame:
+        return self._read("history", since, now)
+
+    def _read(self, kind: str, since: float, now: float) -> Frame:
+        self.asked.append(kind)
+        if self.away:
+            raise TelemetryUnavailable("nobody there")
+        series: dict[int, list[tuple[float, float]]] = {}
+        for at, gpu, mib in self.past:
+            if at - self.skew_seconds >= since:
+                series.setdefault(gpu, []).append((at, mib))
+        memory = [Series({"Hostname": "a", "gpu": str(gpu)}, tuple(samples)) for gpu, samples in series.items()]
+        busy = [Series(one.labels, tuple((at, 50.0) for at, _ in one.samples)) for one in memory]
+        return Interpreter().read(memory, busy, now)
+
+
+class FinishedCluster(FakeCluster):
+    """One that can say what has finished."""
+
+    def list_finished(self, since: float) -> list[PodRecord]:
+        return [pod for pod in self.pods.values() if pod.run is not None and (pod.run.ended_at or 0) >= since]
+
+
+class World:
+    """A service on one node of two GPUs, and the time that passes in it."""
+
+    def __init__(self, cluster: FakeCluster | None = None, clock: FakeClock | None = None, **settings: Any) -> None:
+        self.clock = clock or FakeClock()
+        self.clock.now = max(self.clock.now, 1_700_000_000.0)
+        self.cluster = cluster or FinishedCluster()
+        self.telemetry = FakeTelemetry(self.clock, {0: 0.0, 1: 0.0})
+        self.start(**settings)
+
+    def start(self, **settings: Any) -> None:
+        """Anew: nothing of the last process is left."""
+        made = load_settings({**SETTINGS, **settings}, {})
+        self.service: Service = new_fake_service(
+            [sharing_node("a", 2)], cluster=self.cluster, clock=self.clock, settings=made
+        )
+        self.service.measuring.state.configured = True
+        self.recorded: list[Outcome] = []
+        self.service.measuring.recorder = lambda outcome, _task: self.recorded.append(outcome)
+        self.client = Client(self.service)
+
+    def pass_time(self, seconds: float, *, step: float = 15.0) -> None:
+        async def live() -> None:
+            end = self.clock.now + seconds
+            while self.clock.now < end:
+                self.clock.now += step
+                self.telemetry.tick()
+                await look(self.service, self.telemetry)
+
+        asyncio.run(live())
+
+    def look(self) -> None:
+        asyncio.run(look(self.service, self.telemetry))
+
+    def place(self, name: str, annotations: dict[str, str] | None = None) -> dict[str, Any]:
+        """Through filter and bind, and seen in the watch. As the API server shows it then."""
+        manifest = pod_manifest(name, annotations or SUMMARY)
+
+        async def schedule() -> None:
+            answer = await self.client.filter(manifest, ["a"])
+            assert answer["NodeNames"] == ["a"], answer
+            await self.client.bind(manifest, "a")
+
+        asyncio.run(schedule())
+        manifest["metadata"]["annotations"] |= self.cluster.writes[-1].annotations
+        manifest["spec"]["nodeName"] = "a"
+        manifest["status"] = {"phase": "Running", "startTime": stamp(self.clock.now)}
+        self.see(manifest)
+        return manifest
+
+    def see(self, manifest: dict[str, Any]) -> None:
+        record = record_of(manifest)
+        self.cluster.pods[record.key] = record
+        self.service.apply([PodSeen(record)])
+
+    def finish(self, manifest: dict[str, Any], phase: str = "Succeeded", message: str = "", exit_code: int = 0) -> None:
+        """To the watch, which leaves finished pods out, it is gone; who asks sees how it ended."""
+        ended = {"terminated": {"exitCode": exit_code, "message": message, "finishedAt": stamp(self.clock.now)}}
+        manifest["status"] = {**manifest["status"], "phase": phase, "containerStatuses": [{"state": ended}]}
+        record = record_of(manifest)
+        self.cluster.pods[record.key] = record
+        self.service.apply([PodGone(record.uid)])
+
+    def delete(self, manifest: dict[str, Any]) -> None:
+        record = record_of(manifest)
+        del self.cluster.pods[record.key]
+        self.service.apply([PodGone(record.uid)])
+
+    def room(self, gpu: int = 0) -> int:
+        return self.service.state.ledger.device_views(NodeName("a"))[gpu].room_mib
+
+    def metric(self, name: str, **labels: str) -> float:
+        """The sum over the series that have these labels."""
+        text = self.client.request("GET", "/metrics").body.decode()
+        samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
+        return sum(s.value for s in samples if s.name == name and labels.items() <= s.labels.items())
+
+
+def record_of(manifest: dict[str, Any]) -> PodRecord:
+    return to_record(msgspec.convert(manifest, Pod))
+
+
+def stamp(at: float) -> str:
+    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+def reserved_mib(world: World, name: str) -> int:
+    promise = world.service.state.ledger.promise_of(PodUid(f"uid-{name}"))
+    assert promise is not None
+    assert promise.need_mib is not None
+    return promise.need_mib
+
+
+# --- strangers
+
+
+def test_a_stranger_of_ten_gib_keeps_pods_off_its_gpu_from_the_next_look_on(world: World) -> None:
+    free = world.room(0)
+    world.telemetry.used_mib = {0: 10_240.0, 1: 0.0}
+    world.pass_time(15)
+    assert world.room(0) == free - 10_240
+    assert world.room(1) == free
+    answer = asyncio.run(world.client.filter(shared_pod("large", "35Gi", gpus="2"), ["a"]))
+    assert "outside" in str(answer["FailedNodes"]) or "outside" in str(answer["FailedAndUnresolvableNodes"]), answer
+    assert world.metric("vramcast_strangers_bytes") == 10_240 * MIB
+    assert world.metric("vramcast_node_rejections_total", reason="strangers") == 1
+
+
+def test_a_stranger_that_leaves_gives_its_room_back(world: World) -> None:
+    free = world.room(0)
+    world.telemetry.used_mib = {0: 10_240.0, 1: 0.0}
+    world.pass_time(15)
+    world.telemetry.used_mib = {0: 0.0, 1: 0.0}
+    world.pass_time(15)
+    assert world.room(0) == free
+
+
+def test_a_running_pod_counts_once_at_its_promise(world: World) -> None:
+    world.place("p")
+    promised = world.room(0)
+    world.telemetry.used_mib[0] = reserved_mib(world, "p") - 500
+    world.pass_time(60)
+    assert world.room(0) == promised
+
+
+def test_a_pod_that_outgrew_its_promise_counts_at_what_it_uses(world: World) -> None:
+    world.place("p")
+    promised = world.room(0)
+    world.telemetry.used_mib[0] = reserved_mib(world, "p") + 700
+    world.pass_time(15)
+    assert world.room(0) == promised - 700
+
+
+def test_when_a_pod_ends_its_room_is_free_at_once_and_stays_so(world: World) -> None:
+    free = world.room(0)
+    pod = world.place("p")
+    world.telemetry.used_mib[0] = reserved_mib(world, "p") - 100
+    world.pass_time(60)
+    world.finish(pod)
+    assert world.room(0) == free
+    # The exporter's value is a few seconds old, and still shows the pod.
+    world.pass_time(5, step=5)
+    assert world.room(0) == free
+    world.telemetry.used_mib[0] = 0
+    world.pass_time(60)
+    assert world.room(0) == free
+
+
+# --- telemetry that is away or bad
+
+
+def test_without_telemetry_promises_alone_decide_and_the_age_says_so(world: World) -> None:
+    free = world.room(0)
+    world.telemetry.used_mib[0] = 10_240.0
+    world.pass_time(30)
+    world.telemetry.away = True
+    world.pass_time(600)
+    assert world.room(0) == free
+    assert world.metric("vramcast_telemetry_age_seconds") == pytest.approx(600)
+    assert world.metric("vramcast_telemetry_looks_total", result="failed") == 40
+    world.place("p")
+    world.telemetry.away = False
+    world.pass_time(15)
+    assert world.metric("vramcast_telemetry_age_seconds") == 0
+
+
+def test_a_run_through_an_outage_is_read_afterwards_and_counted_once(world: World) -> None:
+    pod = world.place("p")
+    world.telemetry.used_mib[0] = 3_000.0
+    world.pass_time(60)
+    world.telemetry.away = True
+    world.telemetry.used_mib[0] = 4_000.0
+    world.pass_time(300)
+    world.finish(pod)
+    world.telemetry.used_mib[0] = 0.0
+    world.pass_time(300)
+    assert world.recorded == []
+    world.telemetry.away = False
+    world.pass_time(60)
+    assert [outcome.peak_bytes for outcome in world.recorded] == [4_000 * MIB]
+    world.pass_time(300)
+    assert len(world.recorded) == 1
+    assert world.metric("vramcast_outcomes_total") == 1
+
+
+def test_before_the_first_sample_the_age_is_without_end() -> None:
+    world = World()
+    world.telemetry.away = True
+    world.pass_time(15)
+    assert world.metric("vramcast_telemetry_age_seconds") == float("inf")
+
+
+@pytest.mark.parametrize(
+    ("value", "fault"), [(float("nan"), "not_a_number"), (-5.0, "negative"), (9e9, "unit"), (60_000.0, "unit")]
+)
+def test_bad_values_leave_promises_alone_and_are_counted(world: World, value: float, fault: str) -> None:
+    world.place("p")
+    before = world.room(0)
+    world.telemetry.used_mib[0] = value
+    world.pass_time(30)
+    assert world.room(0) == before
+    # The second look sees the first sample again.
+    assert world.metric("vramcast_telemetry_faults_total", fault=fault) >= 2
+
+
+def test_a_clock_that_is_ahead_is_not_believed_and_told(world: World) -> None:
+    free = world.room(0)
+    world.telemetry.skew_seconds = 600.0
+    world.telemetry.used_mib[0] = 10_240.0
+    world.pass_time(30)
+    assert world.room(0) == free
+    assert world.metric("vramcast_telemetry_faults_total", fault="ahead") > 0
+
+
+def test_a_clock_that_is_behind_says_nothing_about_now_and_is_told(world: World) -> None:
+    world.place("p")
+    before = world.room(0)
+    world.telemetry.skew_seconds = -300.0
+    world.telemetry.used_mib[0] = 30_000.0
+    world.pass_time(600)
+    assert world.room(0) == before
+    assert world.metric("vramcast_telemetry_faults_total", fault="stale") > 0
+    assert world.metric("vramcast_telemetry_age_seconds") >= 300
+
+
+def test_values_that_start_again_at_zero_free_no_promise(world: World) -> None:
+    world.place("p")
+    before = world.room(0)
+    for mib in (3_000.0, 0.0, 10.0):
+        world.telemetry.used_mib[0] = mib
+        world.pass_time(30)
+        assert world.room(0) == before
+
+
+# --- outcomes
+
+
+def test_a_run_becomes_an_outcome_with_what_was_promised_and_what_was_seen(world: World) -> None:
+    pod = world.place("p")
+    need_mib = reserved_mib(world, "p")
+    for used in (1_000.0, 3_500.0, 3_000.0):
+        world.telemetry.used_mib[0] = used
+        world.pass_time(30)
+    world.finish(pod)
+    world.telemetry.used_mib[0] = 0.0
+    world.pass_time(60)
+    (outcome,) = world.recorded
+    assert (outcome.pod, outcome.family, outcome.level) == ("default/p", "cnn", "summary")
+    assert (outcome.product, outcome.ending) == ("NVIDIA-A100-SXM4-40GB", Ending.SUCCEEDED)
+    assert (outcome.peak_bytes, outcome.bound_bytes) == (3_500 * MIB, need_mib * MIB)
+    assert outcome.median_bytes < outcome.bound_bytes
+    assert outcome.risk == 0.05
+    assert outcome.gpu_utilization_observed == pytest.approx(0.5)
+    assert world.metric("vramcast_promises_kept_total") == 1
+    assert world.metric("vramcast_coverage_ratio", family="cnn") == 1
+    assert world.metric("vramcast_forecast_error_ratio_sum") == pytest.approx(outcome.peak_bytes / outcome.median_bytes)
+
+
+@pytest.mark.parametrize(
+    ("phase", "message", "exit_code", "ending"),
+    [
+        ("Succeeded", "", 0, Ending.SUCCEEDED),
+        ("Failed", "Traceback: KeyError", 1, Ending.FAILED),
+        ("Failed", "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB", 1, Ending.OOM),
+        ("Failed", "", 77, Ending.OOM),
+        ("Failed", "OOMKilled", 137, Ending.FAILED),
+    ],
+)
+def test_how_a_run_ended_is_read_off_its_pod(phase: str, message: str, exit_code: int, ending: Ending) -> None:
+    world = World(oom_exit_codes="77,78")
+    pod = world.place("p")
+    world.telemetry.used_mib[0] = 1_000.0
+    world.pass_time(60)
+    world.finish(pod, phase, message, exit_code)
+    world.pass_time(60)
+    (outcome,) = world.recorded
+    assert outcome.ending is ending
+    assert world.metric("vramcast_ooms_total") == (1 if ending is Ending.OOM else 0)
+    if ending is Ending.OOM:
+        assert outcome.peak_bytes >= outcome.bound_bytes
+        assert not outcome.covered
+
+
+def test_an_oom_within_seconds_is_an_outcome_all_the_same(world: World) -> None:
+    pod = world.place("p")
+    world.pass_time(5, step=5)
+    world.finish(pod, "Failed", "CUDA out of memory", 1)
+    world.pass_time(60)
+    assert [outcome.ending for outcome in world.recorded] == [Ending.OOM]
+
+
+def test_a_job_may_say_itself_that_memory_did_not_suffice(world: World) -> None:
+    pod = world.place("p")
+    pod["metadata"]["annotations"]["vramcast.dev/out-of-memory"] = "true"
+    world.pass_time(60)
+    world.finish(pod, "Failed")
+    world.pass_time(60)
+    assert [outcome.ending for outcome in world.recorded] == [Ending.OOM]
+
+
+def test_a_pod_that_was_deleted_was_stopped(world: World) -> None:
+    pod = world.place("p")
+    world.telemetry.used_mib[0] = 1_000.0
+    world.pass_time(60)
+    world.delete(pod)
+    world.pass_time(60)
+    assert [outcome.ending for outcome in world.recorded] == [Ending.STOPPED]
+
+
+def test_runs_that_cannot_be_measured_are_counted_by_reason(world: World) -> None:
+    short = world.place("short")
+    world.pass_time(15)
+    world.finish(short)
+    world.pass_time(60)
+    first, second = world.place("first"), world.place("second")
+    world.telemetry.used_mib[0] = 5_000.0
+    world.pass_time(60)
+    for pod in (first, second):
+        world.finish(pod)
+    world.telemetry.used_mib = {0: 0.0, 1: 0.0}
+    world.pass_time(60)
+    assert world.recorded == []
+    assert world.metric("vramcast_unmeasured_runs_total", why="too_short") == 1
+    assert world.metric("vramcast_unmeasured_runs_total", why="unclear") == 2
+
+
+def test_what_a_job_measured_itself_counts_even_on_a_shared_gpu(world: World) -> None:
+    pods = [world.place("first"), world.place("second")]
+    world.pass_time(60)
+    for pod in pods:
+        pod["metadata"]["annotations"]["vramcast.dev/observed-memory"] = "2Gi"
+        world.finish(pod)
+    world.pass_time(60)
+    assert [outcome.peak_bytes for outcome in world.recorded] == [2 << 30, 2 << 30]
+
+
+def test_a_users_own_number_is_measured_and_not_learned_from(world: World) -> None:
+    pod = world.place("p", {"share": "true", "gpu-memory": "10Gi"})
+    world.telemetry.used_mib[0] = 1_000.0
+    world.pass_time(60)
+    world.finish(pod)
+    world.pass_time(60)
+    assert world.recorded == []
+    assert world.metric("vramcast_outcomes_total", level="given") == 1
+
+
+def test_details_are_shown_where_the_setting_asks_for_them() -> None:
+    world = World(detail_metrics=True)
+    world.place("p")
+    world.telemetry.used_mib[0] = 1_000.0
+    world.pass_time(15)
+    assert world.metric("vramcast_pod_observed_bytes", task_pod="p") == 1_000 * MIB
+    assert world.metric("vramcast_pod_predicted_bytes", quantile="bound") == reserved_mib(world, "p") * MIB
+    assert world.metric("vramcast_gpu_promised_bytes", gpu_node="a") == reserved_mib(world, "p") * MIB
+
+
+# --- restarts
+
+
+def test_a_restart_in_the_middle_of_a_run_loses_nothing_of_it(world: World) -> None:
+    pod = world.place("p")
+    world.telemetry.used_mib[0] = 3_500.0
+    world.pass_time(900)
+    world.telemetry.used_mib[0] = 2_000.0
+    world.start()
+    world.see(pod)
+    world.pass_time(60)
+    world.finish(pod)
+    world.telemetry.used_mib[0] = 0.0
+    world.pass_time(60)
+    assert [outcome.peak_bytes for outcome in world.recorded] == [3_500 * MIB]
+
+
+def test_what_ended_while_nobody_was_there_is_found_and_counted_once(world: World) -> None:
+    pod = world.place("p")
+    world.telemetry.used_mib[0] = 3_500.0
+    world.pass_time(900)
+    world.finish(pod)
+    world.telemetry.used_mib[0] = 0.0
+    world.clock.now += 120
+    world.telemetry.tick()
+    world.start()
+    world.pass_time(60)
+    assert [outcome.peak_bytes for outcome in world.recorded] == [3_500 * MIB]
+    kept = world.service.measuring.accuracy.snapshot()
+    world.start()
+    world.service.measuring.accuracy.restore(kept)
+    world.pass_time(60)
+    assert world.recorded == []
+    assert world.metric("vramcast_outcomes_total") == 1
+
+
+def test_counters_survive_in_what_is_stored(world: World) -> None:
+    for number in range(3):
+        pod = world.place(f"p{number}")
+        world.telemetry.used_mib[0] = 1_000.0 + number
+        world.pass_time(60)
+        world.finish(pod)
+        world.telemetry.used_mib[0] = 0.0
+        world.pass_time(60)
+    names = (
+        "vramcast_outcomes_total", "vramcast_promises_kept_total", "vramcast_forecast_error_ratio_sum",
+        "vramcast_forecast_bias_ratio", "vramcast_over_reservation_ratio_bucket", "vramcast_coverage_outcomes",
+        "vramcast_utilization_error_ratio_count",
+    )  # fmt: skip
+    before = {name: world.metric(name) for name in names}
+    stored = msgspec.json.decode(msgspec.json.encode(world.service.measuring.accuracy.snapshot()))
+    world.start()
+    world.service.measuring.accuracy.restore(stored)
+    assert {name: world.metric(name) for name in names} == pytest.approx(before)
+
+
+def test_a_replica_that_does_not_lead_counts_nothing_and_shows_nothing(world: World) -> None:
+    class Follower:
+        fenced = True
+        leading = False
+
+        async def await_lead(self) -> None: ...
+
+        def check(self) -> None: ...
+
+    pod = world.place("p")
+    world.service.leadership = Follower()
+    world.telemetry.used_mib = {0: 1_000.0, 1: 10_240.0}
+    free = world.room(1)
+    world.pass_time(60)
+    # Strangers are everybody's business: it may lead the next moment.
+    assert world.room(1) == free - 10_240
+    world.finish(pod)
+    world.pass_time(60)
+    assert world.recorded == []
+    assert world.metric("vramcast_outcomes_total") == 0

@@ -1,0 +1,119 @@
+"""A summary whose numbers are a known network's has that network's layers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.forecast.test_levels import A100, RISK, forecaster, said, told, totals
+from vramcast.forecast import catalog as catalogs
+from vramcast.forecast import forecaster as forecasters
+from vramcast.forecast.catalog import CatalogUnusable, Line, builtin_catalog
+from vramcast.forecast.catalog_match import DOUBT, layers_of, lookalike
+from vramcast.forecast.profiles import encode_profile
+
+RESNET = "timm/resnet50"
+
+
+def summary(**changes: object) -> dict[str, str]:
+    line = builtin_catalog().find(RESNET)
+    assert line is not None
+    words = totals(builtin_catalog().profile(line, None, None)) | changes
+    return {name: str(value) for name, value in words.items() if value is not None}
+
+
+def scaled(name: str, ratio: float) -> dict[str, str]:
+    return summary(**{name: round(int(summary()[name]) * ratio)})
+
+
+def recognized(words: dict[str, str]) -> Line | None:
+    return lookalike(builtin_catalog().lines(), told(words))
+
+
+def test_its_numbers_are_as_good_as_its_name() -> None:
+    summed, named = said(summary()), said({"model": RESNET})
+    assert summed.median_bytes == named.median_bytes
+    assert summed.bound_bytes == pytest.approx(DOUBT * named.bound_bytes, rel=1e-6)
+    assert any(RESNET in assumption for assumption in summed.assumptions)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        summary(architecture=None),
+        scaled("activations", 1.004),
+        scaled("activations", 0.996),
+        scaled("parameters", 0.92),  # ten classes in place of a thousand
+        scaled("parameters", 1.09),
+    ],
+)
+def test_rounded_figures_and_another_head_are_still_the_network(words: dict[str, str]) -> None:
+    line = recognized(words)
+    assert line is not None
+    assert line.name in {RESNET, "torchvision/resnet50", "timm/resnet50_gn"}
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        summary(layers=None),
+        summary(architecture="transformer"),
+        scaled("layers", 1.02),
+        scaled("activations", 1.01),
+        scaled("activations", 4.0),  # another image size
+        scaled("parameters", 0.85),
+        scaled("parameters", 1.15),
+    ],
+)
+def test_other_numbers_are_another_network(words: dict[str, str]) -> None:
+    line = recognized(words)
+    assert line is None or line.name != RESNET
+
+
+def test_the_parameters_that_are_told_are_those_that_weigh() -> None:
+    fewer, known = said(scaled("parameters", 0.92)), said(summary())
+    weights = {part.name: part.size_bytes for part in fewer.parts}["weights"]
+    assert weights == pytest.approx(4 * 0.92 * int(summary()["parameters"]), rel=0.01)
+    assert fewer.median_bytes < known.median_bytes
+
+
+def test_a_mistaken_network_costs_less_than_the_doubt() -> None:
+    """Each model told by its summary to a catalog that knows all but it."""
+    catalog = builtin_catalog()
+    mistaken = 0
+    for line in catalog.lines():
+        others = [other for other in catalog.with_layers(line.layers) if other is not line]
+        if not any(near(line, other) for other in others):
+            continue
+        profile = catalog.profile(line, None, None)
+        task = told(totals(profile))
+        taken = lookalike(others, task)
+        if taken is not None:
+            mistaken += 1
+            instead = forecaster().forecast_network(layers_of(catalog, taken, task), task, A100, RISK)
+            own = said({"profile": encode_profile(profile)})
+            assert own.bound_bytes <= DOUBT * instead.bound_bytes, (line.name, taken.name)
+    assert mistaken > 100
+
+
+def near(one: Line, other: Line) -> bool:
+    """Only to spare tracing the rest."""
+    return abs(one.activations / other.activations - 1) < 0.02
+
+
+def test_without_a_catalog_a_summary_is_a_summary(monkeypatch: pytest.MonkeyPatch) -> None:
+    task = told(summary())
+    assert forecasters.described_network(task).network is not None
+
+    def missing() -> catalogs.Catalog:
+        raise CatalogUnusable(f"no catalog at {Path('nowhere')}")
+
+    monkeypatch.setattr(forecasters, "builtin_catalog", missing)
+    assert forecasters.described_network(task).network is None
+
+
+def test_products_share_what_is_worked_out_of_it() -> None:
+    task = told(scaled("parameters", 0.92))
+    first, second = (forecasters.described_network(task).network for _ in range(2))
+    assert first is second

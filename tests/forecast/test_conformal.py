@@ -1,0 +1,64 @@
+"""A stated risk is kept, and wider cells answer where narrow ones have seen too little."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from vramcast.forecast.conformal import MIN_SCORES, RISKS, Cell, Factors, Spreads, bound, calibrate, conformal_quantile
+
+CELL = Cell("A100", "cnn", "traced")
+
+
+def _scores(count: int, seed: int) -> list[float]:
+    rng = random.Random(seed)
+    return [rng.gauss(0, 1) for _ in range(count)]
+
+
+@pytest.mark.parametrize("risk", [0.1, 0.05, 0.01])
+def test_new_runs_exceed_the_quantile_as_often_as_the_risk_says(risk: float) -> None:
+    threshold = conformal_quantile(_scores(5000, 1), risk)
+    exceeded = sum(score > threshold for score in _scores(20000, 2)) / 20000
+    assert exceeded == pytest.approx(risk, abs=0.3 * risk + 0.002)
+
+
+def test_too_few_scores_fall_back_to_the_wider_cell() -> None:
+    many = [(CELL, dict.fromkeys(RISKS, 1.0))] * MIN_SCORES
+    few = [(Cell("T4", "cnn", "traced"), dict.fromkeys(RISKS, 9.0))] * 3
+    calibration = calibrate([*many, *few])
+    assert calibration.factors(Cell("T4", "cnn", "traced")).scores == MIN_SCORES + 3
+    assert calibration.factors(Cell("L4", "rnn", "nothing")).scores == MIN_SCORES + 3
+    assert calibration.factors(CELL).scores == MIN_SCORES
+
+
+@given(
+    st.lists(st.floats(-2, 5), min_size=5, max_size=5),
+    st.lists(st.floats(0, 1), min_size=5, max_size=5),
+    st.floats(0.0001, 0.5),
+    st.floats(0.0001, 0.5),
+)
+def test_factors_and_spreads_that_cross_still_give_bounds_that_do_not(
+    factors: list[float], spreads: list[float], one: float, other: float
+) -> None:
+    """Each risk has a factor and a spread of its own; the runs that they rest on may put them in any order."""
+    low, high = sorted((one, other))
+    table = Factors(500, dict(zip(RISKS, factors, strict=True)))
+    tail = Spreads(dict(zip(RISKS, spreads, strict=True)))
+    assert bound(1e9, tail, table, low, 0.1) >= bound(1e9, tail, table, high, 0.1)
+
+
+@given(st.floats(0.0001, 0.5), st.floats(0.0001, 0.5), st.floats(0, 3), st.floats(0.001, 1))
+def test_less_risk_and_more_novelty_never_lower_the_bound(
+    one: float, other: float, novelty: float, spread: float
+) -> None:
+    factors = Factors(500, {0.5: 0.0, 0.1: 1.0, 0.05: 1.5, 0.01: 3.0, 0.001: 4.0})
+    spreads = Spreads(dict.fromkeys(RISKS, spread))
+    low, high = sorted((one, other))
+    assert bound(1e9, spreads, factors, low, novelty) >= bound(1e9, spreads, factors, high, novelty) >= 1e9
+    assert bound(1e9, spreads, factors, low, novelty) >= bound(1e9, spreads, factors, low, 0.0)
+    assert bound(1e9, Spreads(dict.fromkeys(RISKS, 0.0)), factors, low, 1.0) > 1.1e9
+    assert math.isfinite(bound(1e9, spreads, factors, low, novelty))

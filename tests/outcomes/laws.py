@@ -1,0 +1,124 @@
+"""Clusters whose runs follow a law that is known here and nowhere else: how calibration is judged.
+
+A model says a median and a bound for each run; the law says what the run really takes. An oracle that knows the law
+would reserve its quantile, and nobody can do better.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from statistics import NormalDist
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vramcast.forecast.adjustment import Adjustment
+from vramcast.names import PodUid, Product
+from vramcast.outcomes.outcome import Ending, Outcome
+
+Floats = NDArray[np.float64]
+RISK = 0.05
+MODEL = "model-1"
+GIB = 1 << 30
+NORMAL = NormalDist()
+_Z = NORMAL.inv_cdf(1 - RISK)
+_T3 = 2.3534  # the same quantile of Student's t with three degrees of freedom
+
+
+@dataclass(frozen=True, slots=True)
+class Law:
+    """`draw` and `quantile` are of log(need / the model's median), given the run's number and the model's margin."""
+
+    name: str
+    draw: Callable[[np.random.Generator, int, float], float]
+    quantile: Callable[[int, float], float]
+    misses_die: bool = False
+    settled_at: int = 60  # from this run on it must hold
+
+
+def _normal(shift: float, width: float = 1.0) -> tuple[Callable[..., float], Callable[..., float]]:
+    return (
+        lambda rng, _number, margin: shift + width * margin / _Z * rng.standard_normal(),
+        lambda _number, margin: shift + width * margin,
+    )
+
+
+def _shifting(rng: np.random.Generator, number: int, margin: float) -> float:
+    return (math.log(1.3) if number >= 150 else 0.0) + margin / _Z * float(rng.standard_normal())
+
+
+def _spiking(rng: np.random.Generator, _number: int, margin: float) -> float:
+    """A tenth of the runs meets an autotuner that takes 40 % more."""
+    return (math.log(1.4) if rng.random() < 0.1 else 0.0) + margin / _Z * float(rng.standard_normal())
+
+
+def _spiking_quantile(_number: int, margin: float) -> float:
+    low, high = 0.0, 3.0
+    for _ in range(50):
+        middle = (low + high) / 2
+        plain, spiked = (1 - NORMAL.cdf((middle - at) / (margin / _Z)) for at in (0.0, math.log(1.4)))
+        low, high = (middle, high) if 0.9 * plain + 0.1 * spiked > RISK else (low, middle)
+    return high
+
+
+LAWS = (
+    Law("the model is right", *_normal(0.0)),
+    Law("20 % more", *_normal(math.log(1.2))),
+    Law("50 % more", *_normal(math.log(1.5))),
+    Law("25 % less", *_normal(math.log(0.75))),
+    Law(
+        "20 % more, heavy tails",
+        lambda rng, _number, margin: math.log(1.2) + margin / _Z * float(rng.standard_t(3)),
+        lambda _number, margin: math.log(1.2) + margin / _Z * _T3,
+    ),
+    Law("twice as wide", *_normal(0.0, 2.0)),
+    Law("half as wide", *_normal(0.0, 0.5)),
+    Law("width that the model does not know", lambda rng, *_: 0.1 * float(rng.standard_normal()), lambda *_: 0.1 * _Z),
+    Law("spikes in a tenth of the runs", _spiking, _spiking_quantile),
+    Law("20 % more, and each miss dies", *_normal(math.log(1.2)), misses_die=True),
+    Law("30 % more from run 150 on", _shifting, lambda n, m: (math.log(1.3) if n >= 150 else 0.0) + m, settled_at=210),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    number: int
+    median_bytes: float
+    bound_bytes: float  # the model's own
+    need_bytes: float
+    oracle_bytes: float
+
+
+def runs(law: Law, seed: int, count: int) -> Iterator[Run]:
+    rng = np.random.default_rng(seed)
+    for number in range(count):
+        median = 8 * GIB * math.exp(0.8 * rng.standard_normal())
+        margin = float(np.clip(0.09 * math.exp(0.6 * rng.standard_normal()), 0.005, 0.5))
+        need = median * math.exp(law.draw(rng, number, margin))
+        oracle = median * math.exp(law.quantile(number, margin))
+        yield Run(number, median, median * math.exp(margin), need, oracle)
+
+
+def finish(run: Run, law: Law, adjustment: Adjustment, family: str = "cnn", risk: float = RISK) -> Outcome:
+    """As telemetry would report it: a run that died shows no more than it was allowed to take."""
+    bound = run.bound_bytes * adjustment.bound
+    died = law.misses_die and run.need_bytes > bound
+    return Outcome(
+        uid=PodUid(f"{family}-{run.number}"),
+        pod=f"default/{family}-{run.number}",
+        owner="",
+        fingerprint="",
+        family=family,
+        level="summary",
+        product=Product("NVIDIA-A100-SXM4-40GB"),
+        model_version=MODEL,
+        risk=risk,
+        median_bytes=round(run.median_bytes * adjustment.median),
+        bound_bytes=round(bound),
+        peak_bytes=round(bound if died else run.need_bytes),
+        ending=Ending.OOM if died else Ending.SUCCEEDED,
+        ended_at=float(run.number),
+        adjustment=adjustment,
+    )

@@ -1,0 +1,138 @@
+"""A look at telemetry as a whole, and what must hold whatever telemetry says."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.fakes import sharing_node
+
+from vramcast.forecast.forecaster import PhysicsForecaster
+from vramcast.names import NodeName, PodUid
+from vramcast.outcomes.observation import Findings, Observer
+from vramcast.outcomes.readings import Fault, Interpreter, Series
+from vramcast.outcomes.tenancy import Tenancy
+from vramcast.placement.changes import NodeSeen, StrangersSeen
+from vramcast.placement.gpus import SHARED_GPU
+from vramcast.placement.ledger import Ledger
+from vramcast.placement.promises import Promise, State
+from vramcast.placement.state import ClusterState
+
+NOW = 10_000.0
+NODE = NodeName("a")
+
+
+def series(value: float, at: float, gpu: str = "0", **labels: str) -> Series:
+    return Series({"Hostname": "a", "gpu": gpu, **labels}, ((at, value),))
+
+
+def promise(name: str, need_mib: int, *gpus: int) -> Promise:
+    return Promise(PodUid(name), f"ns/{name}", NODE, SHARED_GPU, len(gpus), need_mib, gpus, State.BOUND, 0.0)
+
+
+def study(observer: Observer, tenancy: Tenancy, *given: Series, utilization: tuple[Series, ...] = ()) -> Findings:
+    frame = Interpreter().read(given, utilization, NOW)
+    return observer.study(frame, {NODE: sharing_node("a", gpus=2)}, tenancy.by_node(), tenancy)
+
+
+def tenancy_of(*promises: Promise, since: float = NOW - 500) -> Tenancy:
+    tenancy = Tenancy(lag_seconds=30)
+    tenancy.update(promises, NOW, lambda _: since)
+    return tenancy
+
+
+def test_a_stranger_is_seen_in_the_first_look() -> None:
+    found = study(Observer(), tenancy_of(), series(10_240, NOW - 3))
+    assert found.strangers_mib == {NODE: (NOW - 3, (10_240, 0))}
+
+
+def test_every_sample_of_a_look_is_used_and_the_newest_stands() -> None:
+    tenancy = tenancy_of(promise("p", 10_000, 0))
+    found = study(Observer(), tenancy, series(4_000, NOW - 30), series(9_000, NOW - 15), series(2_000, NOW))
+    assert [(sighting.at, sighting.used_mib) for sighting in found.sightings] == [
+        (NOW - 30, 4_000), (NOW - 15, 9_000), (NOW, 2_000),
+    ]  # fmt: skip
+    assert found.newest_at == NOW
+
+
+def test_utilization_comes_with_the_memory_of_the_same_moment() -> None:
+    tenancy = tenancy_of(promise("p", 10_000, 0))
+    found = study(Observer(), tenancy, series(4_000, NOW), utilization=(series(80, NOW), series(10, NOW, "1")))
+    assert [sighting.utilization for sighting in found.sightings] == [0.8]
+
+
+def test_what_was_on_the_gpu_before_is_remembered_between_looks() -> None:
+    observer, tenancy = Observer(), tenancy_of(promise("p", 10_000, 0), since=NOW - 50)
+    study(observer, tenancy, series(6_000, NOW - 100))
+    found = study(observer, tenancy, series(14_000, NOW))
+    assert found.sightings[0].used_mib == 8_000
+    assert found.strangers_mib[NODE][1] == (6_000, 0)
+
+
+def test_a_sample_belongs_to_who_was_there_then_and_not_to_who_is_there_now() -> None:
+    tenancy = tenancy_of(promise("old", 10_000, 0))
+    tenancy.leave(PodUid("old"), NOW - 100)
+    tenancy.update([promise("new", 5_000, 0)], NOW, lambda _: NOW - 40)
+    found = study(Observer(), tenancy, series(9_000, NOW - 200), series(4_000, NOW))
+    assert {(sighting.uid, sighting.used_mib) for sighting in found.sightings} == {("old", 9_000), ("new", 4_000)}
+
+
+def test_of_a_pod_that_has_just_ended_nothing_is_left_to_strangers() -> None:
+    tenancy = tenancy_of(promise("p", 10_000, 0))
+    tenancy.leave(PodUid("p"), NOW - 10)
+    assert study(Observer(), tenancy, series(9_000, NOW)).strangers_mib[NODE][1] == (0, 0)
+
+
+def test_a_value_beyond_the_gpu_is_another_unit() -> None:
+    found = study(Observer(), tenancy_of(), series(50_000, NOW))
+    assert found.faults == {Fault.UNIT: 1}
+    assert found.strangers_mib == {}
+
+
+def test_nodes_and_gpus_that_do_not_exist_are_counted() -> None:
+    found = study(Observer(), tenancy_of(), series(1, NOW, "7"), Series({"Hostname": "b", "gpu": "0"}, ((NOW, 1.0),)))
+    assert found.faults == {Fault.NO_GPU: 1, Fault.UNKNOWN_NODE: 1}
+
+
+# --- whatever comes
+
+ANY_SERIES = st.builds(
+    Series,
+    st.dictionaries(
+        st.sampled_from(["Hostname", "gpu", "pod", "namespace", "exported_pod", "GPU_I_ID"]),
+        st.sampled_from(["a", "b", "0", "1", "99", "", "p", "q", "ns", "-1"]),
+    ),
+    st.lists(
+        st.tuples(
+            st.floats(NOW - 100, NOW + 200) | st.sampled_from([float("nan"), float("inf")]),
+            st.floats(allow_nan=True, allow_infinity=True) | st.integers(0, 45_000).map(float),
+        ),
+        max_size=4,
+    ).map(tuple),
+)
+
+
+@given(st.lists(ANY_SERIES, max_size=8), st.lists(st.integers(1, 20_000), max_size=4))
+def test_no_telemetry_ever_gives_more_room_than_the_promises_leave(given: list[Series], needs_mib: list[int]) -> None:
+    promises = [
+        promise(name, need, index % 2) for index, (name, need) in enumerate(zip("pqrs", needs_mib, strict=False))
+    ]
+    state = ClusterState(Ledger(), PhysicsForecaster(0.05))
+    state.apply(NodeSeen(sharing_node("a", gpus=2)), 0.0)
+    for made in promises:
+        state.ledger.promise(made)
+    before = [view.room_mib for view in state.ledger.device_views(NODE)]
+    tenancy = tenancy_of(*promises)
+    for name, (_, used_mib) in study(Observer(), tenancy, *given).strangers_mib.items():
+        state.apply(StrangersSeen(name, used_mib), 0.0)
+    after = [view.room_mib for view in state.ledger.device_views(NODE)]
+    assert all(now <= then for now, then in zip(after, before, strict=True))
+    assert sorted(p.uid for p in state.ledger.promises()) == sorted(p.uid for p in promises)
+
+
+@given(st.lists(st.integers(0, 39_000), min_size=1, max_size=30), st.integers(0, 39_000))
+def test_a_pod_and_a_stranger_never_count_for_less_than_what_is_used(used: list[int], need_mib: int) -> None:
+    """Room on a GPU is never more than what telemetry shows free."""
+    tenancy, observer = tenancy_of(promise("p", need_mib, 0)), Observer()
+    for step, mib in enumerate(used):
+        found = study(observer, tenancy, series(mib, NOW - len(used) + step))
+        assert need_mib + found.strangers_mib[NODE][1][0] >= mib

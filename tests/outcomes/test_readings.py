@@ -1,0 +1,84 @@
+"""Series in, readings out: labels in every form they come in, and what is passed over, by reason."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from vramcast.outcomes.readings import Device, Fault, Interpreter, LabelNames, Series, Unit
+
+NOW = 1_000_000.0
+DCGM = {"gpu": "1", "UUID": "GPU-1", "Hostname": "a"}
+
+
+def series(value: float = 1024.0, at: float = NOW - 5, **labels: str) -> Series:
+    return Series({**DCGM, **labels}, ((at, value),))
+
+
+@pytest.mark.parametrize(
+    ("labels", "pod"),
+    [
+        ({}, ""),
+        ({"pod": "train", "namespace": "ml"}, "ml/train"),
+        # Prometheus without honorLabels: the exporter's own pod stands where the task's stood.
+        (
+            {"exported_pod": "train", "exported_namespace": "ml", "pod": "dcgm-x", "namespace": "gpu-operator"},
+            "ml/train",
+        ),
+    ],
+)
+def test_the_pod_is_found_under_both_of_its_names(labels: dict[str, str], pod: str) -> None:
+    (reading,) = Interpreter().read([series(**labels)], [], NOW).memory
+    assert (reading.node, reading.device, reading.pod, reading.value) == ("a", Device(1), pod, 1024.0)
+
+
+def test_label_names_can_be_others() -> None:
+    names = LabelNames(node=("machine",), pod=("task",), namespace=("space",))
+    given = Series({"gpu": "0", "machine": "m", "task": "t", "space": "s"}, ((NOW, 1.0),))
+    (reading,) = Interpreter(names).read([given], [], NOW).memory
+    assert (reading.node, reading.pod) == ("m", "s/t")
+
+
+def test_a_mig_device_is_one_of_its_own() -> None:
+    frame = Interpreter().read([series(GPU_I_ID="3"), series(GPU_I_ID="4")], [], NOW)
+    assert {reading.device for reading in frame.memory} == {Device(1, "3"), Device(1, "4")}
+
+
+def test_bytes_are_read_as_bytes_where_the_setting_says_so() -> None:
+    (reading,) = Interpreter(unit=Unit.BYTES).read([series(10 * 2**30)], [], NOW).memory
+    assert reading.value == 10 * 1024
+
+
+@pytest.mark.parametrize(("percent", "value"), [(True, 87.0), (False, 0.87)])
+def test_utilization_is_a_share_whatever_it_came_as(percent: bool, value: float) -> None:
+    (reading,) = Interpreter(percent=percent).read([], [series(value)], NOW).utilization
+    assert reading.value == pytest.approx(0.87)
+
+
+BAD = {
+    Fault.NOT_A_NUMBER: series(math.nan),
+    Fault.NEGATIVE: series(-1.0),
+    Fault.UNIT: series(10.0 * 2**30),  # bytes where MiB belong
+    Fault.NO_NODE: series(Hostname=""),
+    Fault.NO_GPU: series(gpu="nvidia0"),
+    Fault.AHEAD: series(at=NOW + 3600),
+}
+
+
+@pytest.mark.parametrize("fault", BAD)
+def test_what_cannot_be_trusted_is_passed_over_and_counted_by_reason(fault: Fault) -> None:
+    frame = Interpreter().read([BAD[fault], series(7.0)], [], NOW)
+    assert [reading.value for reading in frame.memory] == [7.0]
+    assert frame.faults == {fault: 1}
+
+
+@pytest.mark.parametrize("value", [math.inf, -math.inf])
+def test_infinity_is_no_number_either(value: float) -> None:
+    assert Interpreter().read([series(value)], [], NOW).faults == {Fault.NOT_A_NUMBER: 1}
+
+
+def test_of_a_series_that_comes_twice_the_larger_value_counts() -> None:
+    frame = Interpreter().read([series(5.0, job="a"), series(9.0, job="b"), series(7.0, job="c")], [], NOW)
+    assert [reading.value for reading in frame.memory] == [9.0]
+    assert frame.faults == {Fault.DUPLICATE: 2}

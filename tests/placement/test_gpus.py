@@ -1,0 +1,298 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from vramcast.hardware.products import (
+    PRODUCTS,
+    UNKNOWN_CONTEXT_MIB,
+    UNKNOWN_RESERVE_MIB,
+    base_product,
+    context_mib,
+    reserve_mib,
+)
+from vramcast.names import NodeName
+from vramcast.placement.gpus import MAX_GPUS, SHARED_GPU, WHOLE_GPU, NodeGpus, is_gpu_resource, read_node
+from vramcast.placement.ledger import Ledger
+
+SHARING = {"vramcast.dev/gpu-sharing": "true"}
+OVERRIDE = "vramcast.dev/gpu-memory"
+
+
+def labels(product: str = "", memory: object = None, count: object = None, **more: object) -> dict[str, str]:
+    """GPU Feature Discovery's, with underscores for dashes in `more`."""
+    values = {"product": product or None, "memory": memory, "count": count}
+    values |= {name.replace("_", "-"): value for name, value in more.items()}
+    return {f"nvidia.com/gpu.{name}": str(value) for name, value in values.items() if value is not None}
+
+
+def read(
+    labels: dict[str, str], allocatable: dict[str, str] | None = None, annotations: dict[str, str] | None = None
+) -> NodeGpus:
+    return read_node(NodeName("n1"), labels, annotations or {}, allocatable or {})
+
+
+@pytest.mark.parametrize(
+    ("product", "memory", "count", "usable_mib"),
+    [
+        ("NVIDIA-A100-SXM4-40GB", 40960, 8, 40960 - 450),
+        ("Tesla-T4", 15360, 4, 15360 - 440),
+        ("NVIDIA-L40S", 46068, 4, 46068 - 620),
+        ("NVIDIA-H100-80GB-HBM3", 81559, 8, 81559 - 640),
+    ],
+)
+def test_whole_gpus_are_one_size_less_what_the_driver_keeps(
+    product: str, memory: int, count: int, usable_mib: int
+) -> None:
+    (pool,) = read(labels(product, memory, count)).pools
+    assert (pool.resource, pool.product, pool.memory_mib) == (WHOLE_GPU, product, (usable_mib,))
+    assert (pool.count, pool.replicas, pool.picked_by_kubelet) == (count, 1, True)
+
+
+def test_a_sharing_node_has_one_size_per_gpu_and_vramcast_picks() -> None:
+    node = read({**labels("Tesla-T4", 15360, 4), **SHARING})
+    (pool,) = node.pools
+    assert node.sharing
+    assert (pool.resource, pool.memory_mib, pool.picked_by_kubelet) == (SHARED_GPU, (14920,) * 4, False)
+
+
+def test_a_missing_memory_label_is_looked_up_by_product() -> None:
+    (pool,) = read(labels("NVIDIA-L40S", count=2)).pools
+    assert pool.memory_mib == (PRODUCTS["NVIDIA-L40S"].memory_mib - 620,)
+
+
+def test_a_memory_label_in_bytes_is_taken_for_bytes() -> None:
+    (pool,) = read(labels("NVIDIA-A100-SXM4-40GB", 42949672960, 1)).pools
+    assert pool.memory_mib == (40960 - 450,)
+
+
+def test_an_unknown_product_with_a_memory_label_keeps_the_largest_reserve() -> None:
+    (pool,) = read(labels("NVIDIA-Z999", 50000, 1)).pools
+    assert pool.memory_mib == (50000 - UNKNOWN_RESERVE_MIB,)
+
+
+@pytest.mark.parametrize("product", ["NVIDIA-Z999", ""])
+def test_an_unknown_product_without_a_memory_label_says_what_to_do(product: str) -> None:
+    node = read(labels(product, count=2))
+    assert node.pools == ()
+    assert "no label nvidia.com/gpu.memory" in node.problem
+    assert OVERRIDE in node.problem
+
+
+def test_a_node_without_gpus_offers_nothing_and_has_no_problem() -> None:
+    node = read({"kubernetes.io/os": "linux"}, {"cpu": "8", "memory": "32Gi"})
+    assert (node.pools, node.problem) == ((), "")
+
+
+def test_without_a_count_label_the_device_plugins_number_counts() -> None:
+    (pool,) = read(labels("Tesla-T4"), {"nvidia.com/gpu": "4"}).pools
+    assert pool.count == 4
+    (sliced,) = read(labels("Tesla-T4", replicas=4), {"nvidia.com/gpu": "8"}).pools
+    assert (sliced.count, sliced.replicas) == (2, 4)
+
+
+# ---------------------------------------------------------------------- time-slicing and MPS
+
+
+def test_time_sliced_gpus_keep_their_full_size_and_have_replicas() -> None:
+    sliced = labels("NVIDIA-A100-SXM4-40GB-SHARED", 40960, 2, replicas=4, sharing_strategy="time-slicing")
+    (pool,) = read(sliced, {"nvidia.com/gpu": "8"}).pools
+    assert (pool.resource, pool.product) == (WHOLE_GPU, "NVIDIA-A100-SXM4-40GB")
+    assert (pool.memory_mib, pool.count, pool.replicas) == ((40510,), 2, 4)
+
+
+def test_a_renamed_resource_is_the_one_that_pods_ask_for() -> None:
+    sliced = labels("Tesla-T4", 15360, 1, replicas=4, sharing_strategy="time-slicing")
+    (pool,) = read(sliced, {"nvidia.com/gpu": "0", "nvidia.com/gpu.shared": "4"}).pools
+    assert (pool.resource, pool.count, pool.replicas) == ("nvidia.com/gpu.shared", 1, 4)
+
+
+def test_an_mps_replica_is_a_device_of_its_share_of_the_memory() -> None:
+    mps = labels("Tesla-T4-SHARED", 15360, 2, replicas=4, sharing_strategy="mps")
+    (pool,) = read(mps, {"nvidia.com/gpu": "8"}).pools
+    assert (pool.memory_mib, pool.count, pool.replicas) == ((14920 // 4,), 8, 1)
+
+
+# ---------------------------------------------------------------------- MIG
+
+
+def test_mig_in_the_single_strategy_is_a_small_gpu_without_a_reserve_of_its_own() -> None:
+    (pool,) = read(labels("NVIDIA-A100-SXM4-40GB-MIG-1g.5gb", 4864, 7), {"nvidia.com/gpu": "7"}).pools
+    assert (pool.resource, pool.product) == (WHOLE_GPU, "NVIDIA-A100-SXM4-40GB")
+    assert (pool.memory_mib, pool.count) == ((4864,), 7)
+
+
+def test_mig_in_the_single_strategy_without_memory_is_not_taken_for_the_whole_chip() -> None:
+    assert "not known" in read(labels("NVIDIA-A100-SXM4-40GB-MIG-1g.5gb", count=7)).problem
+
+
+def test_mig_in_the_mixed_strategy_is_one_pool_for_each_profile() -> None:
+    node = read(
+        {
+            **labels("NVIDIA-A100-SXM4-40GB"),
+            "nvidia.com/mig-1g.5gb.count": "2", "nvidia.com/mig-1g.5gb.memory": "4864",
+            "nvidia.com/mig-3g.20gb.count": "1", "nvidia.com/mig-3g.20gb.memory": "19968",
+        },
+        {"nvidia.com/mig-1g.5gb": "2", "nvidia.com/mig-3g.20gb": "1"},
+    )  # fmt: skip
+    assert {(p.resource, p.memory_mib, p.count) for p in node.pools} == {
+        ("nvidia.com/mig-1g.5gb", (4864,), 2),
+        ("nvidia.com/mig-3g.20gb", (19968,), 1),
+    }
+    assert {p.product for p in node.pools} == {"NVIDIA-A100-SXM4-40GB"}
+
+
+@pytest.mark.parametrize(
+    ("profile", "real_mib"),
+    [
+        ("1g.5gb", 4864),
+        ("2g.10gb", 9856),
+        ("3g.20gb", 19968),
+        ("7g.40gb", 40192),
+        ("1g.10gb", 9728),
+        ("7g.80gb", 80896),
+    ],
+)
+def test_a_mig_slice_without_a_memory_label_is_never_taken_for_larger_than_it_is(profile: str, real_mib: int) -> None:
+    (pool,) = read({}, {f"nvidia.com/mig-{profile}": "1"}).pools
+    assert 0.94 * real_mib <= pool.memory_mib[0] <= real_mib
+
+
+def test_a_mig_memory_label_in_bytes_is_taken_for_bytes() -> None:
+    (pool,) = read({"nvidia.com/mig-1g.5gb.memory": str(4864 << 20)}, {"nvidia.com/mig-1g.5gb": "1"}).pools
+    assert pool.memory_mib == (4864,)
+
+
+def test_sharing_and_mig_on_one_node_is_a_problem_not_a_guess() -> None:
+    mixed = read({**labels("NVIDIA-A100-SXM4-40GB", 40960, 1), **SHARING}, {"nvidia.com/mig-1g.5gb": "7"})
+    single = read({**labels("NVIDIA-A100-SXM4-40GB-MIG-1g.5gb", 4864, 7), **SHARING})
+    assert mixed.pools == single.pools == ()
+    assert "share whole GPUs, or use MIG" in mixed.problem
+    assert mixed.problem == single.problem
+
+
+# ---------------------------------------------------------------------- what the admin says wins
+
+
+def test_an_override_is_the_size_of_every_gpu() -> None:
+    (pool,) = read(labels("Tesla-T4", 15360, 2), annotations={OVERRIDE: "10Gi"}).pools
+    assert pool.memory_mib == (10 * 1024 - 440,)
+
+
+def test_an_override_by_index_gives_each_shared_gpu_its_own_size() -> None:
+    (pool,) = read({**labels("Tesla-T4", 15360, 2), **SHARING}, annotations={OVERRIDE: "10Gi, 8Gi"}).pools
+    assert pool.memory_mib == (10 * 1024 - 440, 8 * 1024 - 440)
+
+
+def test_where_the_kubelet_picks_the_smallest_gpu_is_the_size() -> None:
+    (pool,) = read(labels("Tesla-T4", 15360, 2), annotations={OVERRIDE: "10Gi,8Gi"}).pools
+    assert pool.memory_mib == (8 * 1024 - 440,)
+
+
+def test_an_override_of_the_product_decides_the_overheads() -> None:
+    (pool,) = read(labels("what-is-this", 46068, 1), annotations={"vramcast.dev/gpu-product": "NVIDIA-L40S"}).pools
+    assert (pool.product, pool.memory_mib) == ("NVIDIA-L40S", (46068 - 620,))
+
+
+@pytest.mark.parametrize(
+    ("override", "says"),
+    [
+        ("40GB", "did you mean 40G?"),
+        ("40", "the memory of one GPU, such as 40Gi"),
+        ("-40Gi", "the memory of one GPU"),
+        ("9Ti", "the memory of one GPU"),
+        ("40Gi,,", "a Kubernetes quantity"),
+        ("40Gi,40Gi,40Gi", "names 3 GPUs, the node has 2"),
+    ],
+)
+def test_a_bad_override_says_what_is_wrong_with_it(override: str, says: str) -> None:
+    node = read({**labels("Tesla-T4", 15360, 2), **SHARING}, annotations={OVERRIDE: override})
+    assert node.pools == ()
+    assert OVERRIDE in node.problem
+    assert says in node.problem
+
+
+# ---------------------------------------------------------------------- absurd
+
+
+@pytest.mark.parametrize(
+    ("bad", "says"),
+    [
+        (labels("Tesla-T4", 15360, "many"), "gpu.count='many': expected a whole number"),
+        (labels("Tesla-T4", 15360, -1), "expected a whole number"),
+        (labels("Tesla-T4", 15360, 9999), "more devices than a node can have"),
+        (labels("Tesla-T4", "16GB", 1), "gpu.memory='16GB': expected a whole number"),
+        (labels("Tesla-T4", "9" * 19, 1), "expected a whole number"),
+        (labels("Tesla-T4", 1 << 24, 1), "expected the MiB of one GPU"),
+        (labels("Tesla-T4", "9" * 18, 1), "expected the MiB of one GPU"),
+        (labels("Tesla-T4", 15360, 1, replicas="9" * 18), "replicas"),
+        ({"nvidia.com/mig-1g.5gb.count": "1", "nvidia.com/mig-1g.5gb.memory": "9" * 18}, "expected the MiB"),
+        ({**labels("Tesla-T4", 15360, MAX_GPUS + 1), **SHARING}, "at most 32"),
+    ],
+)
+def test_an_absurd_label_is_a_problem_that_names_it(bad: dict[str, str], says: str) -> None:
+    node = read(bad)
+    assert node.pools == ()
+    assert says in node.problem
+
+
+_PROFILES = st.sampled_from(["1g.5gb", "7g.80gb", "1g.10gb+me", "2g.99999999999999999999gb", "x"])
+_KEYS = st.one_of(
+    st.sampled_from(["product", "memory", "count", "replicas", "sharing-strategy"]).map("nvidia.com/gpu.{}".format),
+    st.builds("nvidia.com/mig-{}.{}".format, _PROFILES, st.sampled_from(["count", "memory", "replicas"])),
+    st.sampled_from([*SHARING, OVERRIDE, "vramcast.dev/gpu-product", "nvidia.com/gpu", "nvidia.com/gpu.shared"]),
+    _PROFILES.map("nvidia.com/mig-{}".format),
+    st.text(max_size=10),
+)
+_VALUES = st.one_of(
+    st.integers(-1, 10**19).map(str),
+    st.integers(0, 64).map(str),
+    st.sampled_from(["true", "time-slicing", "mps", "none", "40Gi", "40Gi,24Gi", "1e999", *PRODUCTS]),
+    st.sampled_from(list(PRODUCTS)).map("{}-MIG-1g.5gb-SHARED".format),
+    st.text(max_size=10),
+)
+_MAPS = st.dictionaries(_KEYS, _VALUES, max_size=8)
+
+
+@given(_MAPS, _MAPS, _MAPS)
+def test_no_labels_whatever_break_the_reading_or_the_ledger(
+    labels: dict[str, str], annotations: dict[str, str], allocatable: dict[str, str]
+) -> None:
+    node = read(labels, allocatable, annotations)
+    assert not (node.pools and node.problem)
+    assert all(size >= 0 for pool in node.pools for size in pool.memory_mib)
+    Ledger().put_node(node)
+
+
+# ---------------------------------------------------------------------- products
+
+
+@pytest.mark.parametrize(
+    "label",
+    ["Tesla-T4", "Tesla-T4-SHARED", "Tesla-T4-MIG-1g.5gb", "Tesla-T4-MIG-1g.5gb-SHARED", "Tesla-T4-SHARED-MIG-1g.5gb"],
+)
+def test_sharing_and_slicing_do_not_change_the_product(label: str) -> None:
+    assert base_product(label) == "Tesla-T4"
+
+
+def test_an_unknown_product_has_overheads_no_smaller_than_any_known_one() -> None:
+    unknown = base_product("NVIDIA-Z999")
+    assert reserve_mib(unknown) == UNKNOWN_RESERVE_MIB >= max(spec.reserve_mib for spec in PRODUCTS.values())
+    assert context_mib(unknown) == UNKNOWN_CONTEXT_MIB >= max(spec.context_mib for spec in PRODUCTS.values())
+
+
+def test_every_product_leaves_most_of_its_memory_usable() -> None:
+    assert all(0 < spec.reserve_mib + spec.context_mib < spec.memory_mib / 10 for spec in PRODUCTS.values())
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("nvidia.com/gpu", True), ("nvidia.com/gpu.shared", True), ("nvidia.com/mig-1g.5gb", True),
+        ("nvidia.com/mig-1g.5gb.shared", True), ("nvidia.com/gpumem", False), ("amd.com/gpu", False), ("cpu", False),
+        ("nvidia.com/", False), ("xnvidia.com/gpu", False),
+    ],
+)  # fmt: skip
+def test_only_nvidias_devices_are_gpus(name: str, expected: bool) -> None:
+    assert is_gpu_resource(name) is expected

@@ -1,0 +1,152 @@
+"""From filter to bind to the end: what a pod is given, keeps, and gives back."""
+
+from __future__ import annotations
+
+from tests.placement.builders import bound, decide, demand, hold, ledger_of, reason, room, sharing_node, take
+
+from vramcast.names import NodeName, PodUid
+from vramcast.placement.promises import State
+from vramcast.placement.reasons import Reason
+
+N1, N2, A, B = NodeName("n1"), NodeName("n2"), PodUid("a"), PodUid("b")
+
+
+def test_deciding_changes_nothing() -> None:
+    ledger = ledger_of(sharing_node("n1", 1000))
+    decide(ledger, demand("a", 600), "n1")
+    assert room(ledger, "n1") == [1000]
+
+
+def test_a_pod_holds_its_need_on_every_node_it_was_told_is_feasible() -> None:
+    ledger = ledger_of(sharing_node("n1", 1000), sharing_node("n2", 1000), sharing_node("n3", 500))
+    hold(ledger, demand("a", 600), "n1", "n2", "n3", "nowhere")
+    assert [room(ledger, n) for n in ("n1", "n2", "n3")] == [[400], [400], [500]]
+    assert reason(ledger, demand("b", 500), "n1") is Reason.HELD
+
+
+def test_a_pods_own_hold_does_not_stand_in_its_way() -> None:
+    ledger = ledger_of(sharing_node("n1", 1000))
+    for now in range(3):
+        hold(ledger, demand("a", 600), "n1", now=now)
+    assert room(ledger, "n1") == [400]
+    assert take(ledger, demand("a", 600), "n1").gpu_indices == (0,)
+
+
+def test_asking_about_a_node_twice_holds_it_once() -> None:
+    ledger = ledger_of(sharing_node("n1", 1000))
+    hold(ledger, demand("a", 600), "n1", "n1")
+    assert room(ledger, "n1") == [400]
+    ledger.release_hold(A)
+    assert room(ledger, "n1") == [1000]
+
+
+def test_a_bind_turns_the_hold_into_one_promise() -> None:
+    ledger = ledger_of(sharing_node("n1", 1000), sharing_node("n2", 1000))
+    hold(ledger, demand("a", 600), "n1", "n2")
+    take(ledger, demand("a", 600), "n1")
+    assert (room(ledger, "n1"), room(ledger, "n2")) == ([400], [1000])
+    assert not ledger.holds
+
+
+def test_a_bind_that_finds_the_room_gone_is_a_reason_and_promises_nothing() -> None:
+    ledger = ledger_of(sharing_node("n1", 1000))
+    hold(ledger, demand("a", 600), "n1")
+    ledger.promise(bound("foreign", "n1", 900, 0))
+    assert ledger.assign(demand("a", 600), N1, 1.0) is Reason.NO_ROOM
+    assert ledger.promise_of(A) is None
+
+
+def test_a_bind_on_a_node_that_is_gone_is_a_reason() -> None:
+    ledger = ledger_of(sharing_node("n1", 1000))
+    ledger.drop_node(N1)
+    assert ledger.assign(demand("a", 600), N1, 1.0) is Reason.UNKNOWN_NODE
+
+
+def test_a_repeated_bind_gets_the_same_promise_and_leaves_no_hold() -> None:
+    ledger = ledger_of(sharing_node("n1", 1000), sharing_node("n2", 1000))
+    first = take(ledger, demand("a", 400), "n1")
+    hold(ledger, demand("a", 400), "n1", "n2")
+    assert take(ledger, demand("a", 400), "n1", now=9.0) == first
+    assert (room(ledger, "n1"), room(ledger, "n2")) == ([600], [1000])
+
+
+def test_a_refused_bind_gives_the_room_back() -> None:
+    ledger = ledger_of(sharing_node("n1", 1000))
+    take(ledger, demand("a", 600), "n1")
+    ledger.withdraw(A, N1)
+    assert room(ledger, "n1") == [1000]
+
+
+def test_a_bind_without_an_answer_keeps_its_room_until_the_fate_is_known() -> None:
+    ledger = ledger_of(sharing_node("n1", 1000), sharing_node("n2", 1000))
+    take(ledger, demand("a", 600), "n1")
+    ledger.mark(A, N1, State.UNSURE, 1.0)
+    take(ledger, demand("a", 600), "n2")
+    assert (room(ledger, "n1"), room(ledger, "n2")) == ([400], [400])
+    ledger.promise(bound("a", "n2", 600, 0))
+    assert (room(ledger, "n1"), room(ledger, "n2")) == ([1000], [400])
+
+
+def test_a_late_refusal_does_not_take_a_bound_pods_room() -> None:
+    ledger = ledger_of(sharing_node("n1", 1000))
+    take(ledger, demand("a", 600), "n1")
+    ledger.promise(bound("a", "n1", 600, 0))
+    ledger.withdraw(A, N1)
+    ledger.mark(A, N1, State.UNSURE, 5.0)
+    promise = ledger.promise_of(A)
+    assert promise is not None
+    assert promise.state is State.BOUND
+    assert room(ledger, "n1") == [400]
+
+
+def test_a_late_answer_about_a_pod_that_is_gone_brings_nothing_back() -> None:
+    ledger = ledger_of(sharing_node("n1", 1000))
+    take(ledger, demand("a", 600), "n1")
+    ledger.forget(A)
+    ledger.mark(A, N1, State.BOUND, 5.0)
+    assert ledger.promise_of(A) is None
+    assert room(ledger, "n1") == [1000]
+
+
+def test_the_surest_promise_is_the_pods_promise() -> None:
+    ledger = ledger_of(sharing_node("n1", 1000), sharing_node("n2", 1000))
+    take(ledger, demand("a", 600), "n1", now=1.0)
+    ledger.mark(A, N1, State.BOUND, 2.0)
+    take(ledger, demand("a", 600), "n2", now=3.0)
+    promise = ledger.promise_of(A)
+    assert promise is not None
+    assert promise.node == N1
+
+
+def test_a_hold_expires_and_says_so() -> None:
+    ledger = ledger_of(sharing_node("n1", 1000))
+    hold(ledger, demand("a", 600), "n1", now=100.0)
+    assert ledger.expire_holds(129.9) == []
+    assert [h.uid for h in ledger.expire_holds(130.0)] == [A]
+    assert room(ledger, "n1") == [1000]
+
+
+def test_forgetting_says_whether_there_was_anything() -> None:
+    ledger = ledger_of(sharing_node("n1", 1000))
+    assert not ledger.forget(A)
+    hold(ledger, demand("a", 600), "n1")
+    assert ledger.forget(A)
+    take(ledger, demand("a", 600), "n1")
+    assert ledger.forget(A)
+    assert room(ledger, "n1") == [1000]
+
+
+def test_a_list_takes_away_what_is_absent_and_older_than_itself() -> None:
+    ledger = ledger_of(sharing_node("n1", 1000), sharing_node("n2", 1000))
+    take(ledger, demand("a", 300), "n1", now=5.0)
+    hold(ledger, demand("b", 300), "n2", now=5.0)
+    assert set(ledger.forget_absent({PodUid("x")}, listed_at=10.0)) == {A, B}
+    assert (room(ledger, "n1"), room(ledger, "n2")) == ([1000], [1000])
+
+
+def test_a_list_that_began_before_a_bind_does_not_take_it_away() -> None:
+    ledger = ledger_of(sharing_node("n1", 1000), sharing_node("n2", 1000))
+    take(ledger, demand("a", 300), "n1", now=11.0)
+    hold(ledger, demand("b", 300), "n2", now=11.0)
+    assert ledger.forget_absent(set(), listed_at=10.0) == []
+    assert (room(ledger, "n1"), room(ledger, "n2")) == ([700], [700])

@@ -1,0 +1,503 @@
+"""Filter, bind, watch, delete, expire, relist, restart, in any order: no GPU is ever promised twice.
+
+`World` plays the API server in plain Python: it alone knows which pods exist and where they are bound. The ledger is
+driven as the service drives it, and checked against the world and against a recount that shares no code with it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from tests.placement.builders import GivenForecaster, sharing_node, whole_node
+
+from vramcast.names import NodeName, PodUid
+from vramcast.placement.changes import (
+    Change,
+    NodeGone,
+    NodeSeen,
+    NodesListed,
+    PodGone,
+    PodSeen,
+    PodsListed,
+    StrangersSeen,
+)
+from vramcast.placement.gpus import SHARED_GPU, WHOLE_GPU, NodeGpus
+from vramcast.placement.ledger import Ledger
+from vramcast.placement.promises import Promise, State
+from vramcast.placement.state import ClusterState
+from vramcast.task.pod import ContainerDevices, PodRecord, read_pod
+from vramcast.task.vocabulary import PREFIX, Written
+
+HOLD_TTL_SECONDS = 30.0
+SHARING_NODES = ("share-1", "share-2")
+SLICED_NODES = ("slice-1",)
+NODES = (*SHARING_NODES, *SLICED_NODES)
+REPLICAS = 3
+# Large against GPUs of 40 to 60, so that they meet: need, count, shares.
+PODS = st.tuples(st.sampled_from([10, 15, 20, 30, 40]), st.sampled_from([1, 1, 2]), st.booleans())
+FATES = ("answered", "answered", "answered", "lost", "applied, answer lost", "limbo")
+
+
+@dataclass
+class WorldPod:
+    """A pod as the API server has it."""
+
+    uid: str
+    need_mib: int
+    count: int
+    shares: bool
+    node: str | None = None
+    written: dict[str, str] = field(default_factory=dict)
+    indices: tuple[int, ...] = ()
+    finished: bool = False
+    ours: bool = False
+
+    def record(self) -> PodRecord:
+        annotations = {PREFIX + "gpu-memory": f"{self.need_mib}Mi", **self.written}
+        containers = [ContainerDevices({WHOLE_GPU: self.count})]
+        if self.shares:
+            annotations |= {PREFIX + "share": "true", PREFIX + "gpus": str(self.count)}
+            containers = []
+        node = NodeName(self.node) if self.node else None
+        return read_pod(PodUid(self.uid), "ml", self.uid, annotations, containers, node, self.finished)
+
+
+@dataclass(frozen=True)
+class Write:
+    """A Binding under way; `limbo`: the service has given up waiting, the write may still come through."""
+
+    promise: Promise
+    limbo: bool = False
+
+
+def build_node(name: str, sizes: tuple[int, ...]) -> NodeGpus:
+    if name in SHARING_NODES:
+        return sharing_node(name, *sizes)
+    return whole_node(name, sizes[0], len(sizes), REPLICAS)
+
+
+class LedgerMachine(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = 0.0
+        self.pods: dict[str, WorldPod] = {}
+        self.sizes: dict[str, tuple[int, ...]] = {}  # the last known, also of nodes that are gone
+        self.present: set[str] = set()
+        # Nodes that shrank under their pods, or that another scheduler filled: there over-full is nobody's promise.
+        self.spoilt: set[str] = set()
+        self.strangers: dict[str, tuple[int, ...]] = {}
+        self.writes: list[Write] = []
+        self.watch: list[Change] = []
+        self.list_under_way: tuple[list[PodRecord], float] | None = None
+        self.told_feasible: dict[str, set[str]] = {}
+        self.born = 0
+        self.state = self.empty_state()
+
+    def empty_state(self) -> ClusterState:
+        return ClusterState(Ledger(hold_ttl_seconds=HOLD_TTL_SECONDS), GivenForecaster())
+
+    @property
+    def ledger(self) -> Ledger:
+        return self.state.ledger
+
+    def apply(self, *changes: Change) -> None:
+        for change in changes:
+            self.state.apply(change, self.now)
+
+    def tick(self) -> None:
+        self.now += 1.0
+
+    def unsettle(self, node: str) -> None:
+        """The node changed behind the scheduler's back: who was told it is feasible may be turned away."""
+        for nodes in self.told_feasible.values():
+            nodes.discard(node)
+
+    def pick(self, data: st.DataObject, uids: list[str]) -> WorldPod:
+        return self.pods[data.draw(st.sampled_from(sorted(uids)))]
+
+    def pending(self) -> list[str]:
+        return [uid for uid, pod in self.pods.items() if pod.node is None]
+
+    # ------------------------------------------------------------------ nodes
+
+    @initialize(sizes=st.lists(st.sampled_from([40, 59, 60]), min_size=3, max_size=3))
+    def first_nodes(self, sizes: list[int]) -> None:
+        self.put_node("share-1", (sizes[0],) * 2)
+        self.put_node("share-2", (sizes[1],))
+        self.put_node("slice-1", (sizes[2],) * 2)
+
+    @rule(name=st.sampled_from(NODES), data=st.data())
+    def node_changes(self, name: str, data: st.DataObject) -> None:
+        """Grows, comes back, goes, is recreated with other GPUs, or gets strangers; shrinking is the rarest."""
+        what = data.draw(st.sampled_from(["back", "back", "gone", "gone", "strangers", "another"]))
+        if what == "back":
+            extra = data.draw(st.integers(0, 20))
+            self.put_node(name, tuple(size + extra for size in self.sizes[name]))
+        elif what == "gone":
+            self.drop_node(name)
+        elif what == "strangers":
+            self.set_strangers(name, tuple(data.draw(st.lists(st.integers(0, 15), max_size=3))))
+        else:
+            sizes = data.draw(st.lists(st.integers(10, 60), min_size=1, max_size=3))
+            self.put_node(name, tuple(sizes if name in SHARING_NODES else [min(sizes)] * len(sizes)))
+
+    def put_node(self, name: str, sizes: tuple[int, ...]) -> None:
+        self.tick()
+        before = self.sizes.get(name, ())
+        shrank = len(sizes) < len(before) or any(new < old for new, old in zip(sizes, before, strict=False))
+        if shrank:
+            self.spoilt.add(name)
+        self.sizes[name] = sizes
+        self.present.add(name)
+        self.unsettle(name)
+        self.apply(NodeSeen(build_node(name, sizes)))
+
+    def drop_node(self, name: str) -> None:
+        self.tick()
+        self.present.discard(name)
+        self.strangers.pop(name, None)
+        self.unsettle(name)
+        self.apply(NodeGone(NodeName(name)))
+
+    def set_strangers(self, name: str, used: tuple[int, ...]) -> None:
+        self.tick()
+        if name in self.present:
+            self.strangers[name] = used
+            self.unsettle(name)
+            self.apply(StrangersSeen(NodeName(name), used))
+
+    # ------------------------------------------------------------------ pods, in the API server
+
+    @rule(burst=st.lists(PODS, min_size=2, max_size=4))
+    def create(self, burst: list[tuple[int, int, bool]]) -> None:
+        self.tick()
+        for need, count, shares in burst:
+            self.born += 1
+            pod = WorldPod(f"p{self.born}", need, count, shares)
+            self.pods[pod.uid] = pod
+            self.watch.append(PodSeen(pod.record()))
+
+    @precondition(lambda self: self.pods)
+    @rule(data=st.data())
+    def delete(self, data: st.DataObject) -> None:
+        self.tick()
+        pod = self.pick(data, list(self.pods))
+        del self.pods[pod.uid]
+        self.watch.append(PodGone(PodUid(pod.uid)))
+
+    @precondition(lambda self: any(pod.node and not pod.finished for pod in self.pods.values()))
+    @rule(data=st.data())
+    def finish(self, data: st.DataObject) -> None:
+        self.tick()
+        pod = self.pick(data, [uid for uid, pod in self.pods.items() if pod.node and not pod.finished])
+        pod.finished = True
+        self.watch.append(PodSeen(pod.record()))
+
+    @precondition(lambda self: self.pending())
+    @rule(data=st.data(), name=st.sampled_from(NODES), really=st.sampled_from([False, False, True]))
+    def bound_by_another_scheduler(self, data: st.DataObject, name: str, really: bool) -> None:
+        """Rare: where it happens, the first invariant can say nothing any more."""
+        self.tick()
+        if not really:
+            return
+        pod = self.pick(data, self.pending())
+        pod.node = name
+        self.spoilt.add(name)
+        self.unsettle(name)
+        self.watch.append(PodSeen(pod.record()))
+
+    # ------------------------------------------------------------------ the scheduler asks
+
+    @precondition(lambda self: self.pending())
+    @rule(data=st.data(), asked=st.sets(st.sampled_from(NODES), min_size=1), most=st.integers(2, 5))
+    def filter(self, data: st.DataObject, asked: set[str], most: int) -> None:
+        """A run of scheduling cycles; each may overlap binds that are still under way."""
+        uids = data.draw(st.permutations(sorted(self.pending())))
+        for uid in uids[:most]:
+            self.ask(uid, sorted(asked))
+
+    def ask(self, uid: str, names: list[str]) -> None:
+        self.tick()
+        demand = self.state.demand(self.pods[uid].record())
+        assert demand is not None
+        decision = self.ledger.decide(demand, self.ledger.board.columns(names))
+        self.ledger.hold(decision, self.now)
+        self.told_feasible[uid] = {name for name, fits in zip(names, decision.fits, strict=True) if fits}
+
+    @precondition(lambda self: self.pending() and self.present)
+    @rule(data=st.data())
+    def bind_where_it_was_told(self, data: st.DataObject) -> None:
+        told = [uid for uid in self.pending() if self.told_feasible.get(uid)]
+        for uid in data.draw(st.permutations(told)) if told else []:
+            self.bind(self.pods[uid], data.draw(st.sampled_from(sorted(self.told_feasible[uid]))))
+
+    @precondition(lambda self: self.pending() and self.present)
+    @rule(data=st.data())
+    def bind_anywhere(self, data: st.DataObject) -> None:
+        """Again, elsewhere, or where nobody asked about: a scheduler may be anything."""
+        unanswered = [uid for uid in self.pending() if self.ledger.promise_of(PodUid(uid)) is not None]
+        self.bind(self.pick(data, unanswered or self.pending()), data.draw(st.sampled_from(sorted(self.present))))
+
+    def bind(self, pod: WorldPod, name: str) -> None:
+        self.tick()
+        feasible = self.told_feasible.pop(pod.uid, set())
+        demand = self.state.demand(pod.record())
+        assert demand is not None
+        taken = self.ledger.assign(demand, NodeName(name), self.now)
+        if isinstance(taken, Promise):
+            self.writes.append(Write(taken))
+            return
+        foreign = name in self.spoilt  # another scheduler's pod may have shown up on it since
+        assert foreign or name not in feasible, "told feasible, nothing happened to the node, and turned away"
+
+    def land(self, promise: Promise) -> bool:
+        """The API server carries out a Binding, or refuses it."""
+        pod = self.pods.get(promise.uid)
+        if pod is None or pod.finished or pod.node not in (None, promise.node):
+            return False
+        if pod.node is None:
+            pod.node, pod.ours, pod.indices = promise.node, True, promise.gpu_indices
+            pod.written = {Written.RESERVED_MEMORY.value: f"{promise.need_mib}Mi"}
+            if promise.gpu_indices:
+                pod.written[Written.GPU_INDICES.value] = ",".join(map(str, promise.gpu_indices))
+            self.watch.append(PodSeen(pod.record()))
+        return True
+
+    @precondition(lambda self: any(not write.limbo for write in self.writes))
+    @rule(fates=st.lists(st.sampled_from(FATES), min_size=1, max_size=4))
+    def answers_come(self, fates: list[str]) -> None:
+        under_way = [write for write in self.writes if not write.limbo]
+        for write, fate in zip(under_way, fates, strict=False):
+            self.answer(write, fate)
+
+    def answer(self, write: Write, fate: str) -> None:
+        self.tick()
+        self.writes.remove(write)
+        uid, node = write.promise.uid, write.promise.node
+        if fate == "answered":
+            if self.land(write.promise):
+                self.ledger.mark(uid, node, State.BOUND, self.now)
+            else:
+                self.ledger.withdraw(uid, node)
+            return
+        if fate == "applied, answer lost":
+            self.land(write.promise)
+        elif fate == "limbo":
+            self.writes.append(Write(write.promise, limbo=True))
+        self.ledger.mark(uid, node, State.UNSURE, self.now)
+
+    @precondition(lambda self: any(write.limbo for write in self.writes))
+    @rule(data=st.data(), lands=st.booleans())
+    def limbo_ends(self, data: st.DataObject, lands: bool) -> None:
+        self.tick()
+        write = data.draw(st.sampled_from([write for write in self.writes if write.limbo]))
+        self.writes.remove(write)
+        if lands:
+            self.land(write.promise)
+
+    @rule()
+    def settle_unsure(self) -> None:
+        """As upkeep does it, once no write can come through any more."""
+        self.tick()
+        under_way = {write.promise.uid for write in self.writes}
+        for promise in [p for p in self.ledger.promises() if p.state is State.UNSURE and p.uid not in under_way]:
+            pod = self.pods.get(promise.uid)
+            if pod is None:
+                self.apply(PodGone(promise.uid))
+            elif pod.node is None:
+                self.ledger.withdraw(promise.uid, promise.node)
+            else:
+                self.apply(PodSeen(pod.record()))
+
+    # ------------------------------------------------------------------ news, and time
+
+    @precondition(lambda self: self.watch and self.list_under_way is None)
+    @rule(most=st.integers(1, 3))
+    def watch_echoes(self, most: int) -> None:
+        self.tick()
+        changes, self.watch = self.watch[:most], self.watch[most:]
+        self.apply(*changes)
+
+    @precondition(lambda self: self.list_under_way is None)
+    @rule()
+    def list_begins(self) -> None:
+        """The list has all that happened so far; what happens from here on comes by the watch that follows it."""
+        self.tick()
+        self.watch.clear()
+        self.list_under_way = ([pod.record() for pod in self.pods.values()], self.now)
+
+    @precondition(lambda self: self.list_under_way is not None)
+    @rule()
+    def list_arrives(self) -> None:
+        assert self.list_under_way is not None
+        self.tick()
+        records, listed_at = self.list_under_way
+        self.list_under_way = None
+        self.apply(*(PodSeen(record) for record in records))
+        self.apply(PodsListed(frozenset(record.uid for record in records), listed_at))
+
+    # ------------------------------------------------------------------ stories too long to come about by chance
+
+    @precondition(lambda self: self.list_under_way is None)
+    @rule(pod=PODS, name=st.sampled_from(NODES), fate=st.sampled_from(FATES))
+    def a_pod_comes_and_is_bound_while_a_list_is_under_way(
+        self, pod: tuple[int, int, bool], name: str, fate: str
+    ) -> None:
+        self.list_begins()
+        self.create([pod])
+        self.bind(self.pods[f"p{self.born}"], name)
+        if self.writes and self.writes[-1].promise.uid == f"p{self.born}":
+            self.answer(self.writes[-1], fate)
+        self.list_arrives()
+
+    @rule(pod=PODS, names=st.permutations(SHARING_NODES), fate=st.sampled_from(FATES[3:]), asked_again=st.booleans())
+    def a_bind_gets_no_answer_and_the_next_goes_elsewhere(
+        self, pod: tuple[int, int, bool], names: list[str], fate: str, asked_again: bool
+    ) -> None:
+        need, count, _ = pod
+        self.create([(need, count, True)])
+        mine = self.pods[f"p{self.born}"]
+        for name in names:
+            if mine.node is None:
+                if asked_again:
+                    self.ask(mine.uid, list(NODES))
+                self.bind(mine, name)
+                if self.writes and self.writes[-1].promise.uid == mine.uid:
+                    self.answer(self.writes[-1], fate if name == names[0] else "answered")
+
+    @rule(burst=st.lists(PODS, min_size=2, max_size=4), name=st.sampled_from(NODES))
+    def pods_that_were_told_the_same_node_all_get_in(self, burst: list[tuple[int, int, bool]], name: str) -> None:
+        self.create([(need, count, name in SHARING_NODES) for need, count, _ in burst])
+        uids = [f"p{self.born - n}" for n in range(len(burst))]
+        for uid in uids:
+            self.ask(uid, [name])
+        for uid in uids:
+            if self.told_feasible[uid]:
+                self.bind(self.pods[uid], name)
+
+    @rule()
+    def holds_expire(self) -> None:
+        self.now += HOLD_TTL_SECONDS + 1
+        self.ledger.expire_holds(self.now)
+        self.told_feasible.clear()
+        assert not self.ledger.holds
+
+    @rule(lands=st.lists(st.booleans(), min_size=8, max_size=8))
+    def restart(self, lands: list[bool]) -> None:
+        """Killed at any moment. What was under way has come through or not by the time the new one has listed."""
+        self.tick()
+        for write, comes_through in zip(self.writes, lands, strict=False):
+            if comes_through:
+                self.land(write.promise)
+        self.writes.clear()
+        self.watch.clear()
+        self.told_feasible.clear()
+        self.strangers.clear()
+        self.list_under_way = None
+        self.state = self.empty_state()
+        # Pods may be listed before nodes: the two lists are not in step.
+        self.apply(*(PodSeen(pod.record()) for pod in self.pods.values()))
+        self.apply(PodsListed(frozenset(PodUid(uid) for uid in self.pods), self.now))
+        self.apply(*(NodeSeen(build_node(name, self.sizes[name])) for name in sorted(self.present)))
+        self.apply(NodesListed(frozenset(NodeName(name) for name in self.present)))
+
+    # ------------------------------------------------------------------ what must always hold
+
+    @invariant()
+    def no_gpu_is_promised_more_than_it_has(self) -> None:
+        """Of pods that are there. One that was found gone by asking can be shown once more by a watch that is behind:
+        its promise is a ghost until the watch shows its end too, and takes room from the living, never adds to it.
+        """
+        living = {uid for uid, pod in self.pods.items() if not pod.finished}
+        for name in self.sizes.keys() - self.spoilt:
+            promises = [p for p in self.ledger.promises_on(NodeName(name)) if p.uid in living]
+            self.check_load(name, [(p.need_mib or 0, p.count, p.gpu_indices) for p in promises])
+
+    @invariant()
+    def no_gpu_of_the_real_cluster_is_over_its_memory(self) -> None:
+        for name in self.sizes.keys() - self.spoilt:
+            here = [pod for pod in self.pods.values() if pod.node == name and not pod.finished]
+            self.check_load(name, [(pod.need_mib, pod.count, pod.indices) for pod in here])
+
+    def check_load(self, name: str, loads: list[tuple[int, int, tuple[int, ...]]]) -> None:
+        sizes = self.sizes[name]
+        if name in SLICED_NODES:
+            each = sorted((need for need, count, _ in loads for _ in range(count)), reverse=True)
+            assert sum(each[:REPLICAS]) <= sizes[0]
+            return
+        for gpu, size in enumerate(sizes):
+            assert sum(need for need, _, indices in loads if gpu in indices) <= size
+        assert all(len(indices) == count for _, count, indices in loads)
+
+    @invariant()
+    def no_promise_is_lost(self) -> None:
+        for pod in self.pods.values():
+            if pod.ours and not pod.finished:
+                assert pod.node is not None
+                kept = {p.uid: p for p in self.ledger.promises_on(NodeName(pod.node))}[PodUid(pod.uid)]
+                assert (kept.need_mib, kept.gpu_indices) == (pod.need_mib, pod.indices)
+
+    @invariant()
+    def the_arrays_equal_a_recount_from_scratch(self) -> None:
+        for name in self.present:
+            resource = SHARED_GPU if name in SHARING_NODES else WHOLE_GPU
+            column = int(self.ledger.board.columns([name])[0])
+            table = self.ledger.board.tables[resource]
+            expected = self.count_shared(name) if name in SHARING_NODES else self.count_sliced(name)
+            held = self.count_held(column, len(expected), resource)
+            assert [table.room(gpu, column) + held[gpu] for gpu in range(len(expected))] == expected
+            assert list(table.held[: len(expected), column]) == held
+            assert table.held_mib == int(table.held.sum())
+            assert table.strangers_mib == int(table.strangers.sum())
+            kinds = {promise.resource for promise in self.ledger.promises_on(NodeName(name))}
+            assert bool(table.mixed[column]) == bool(kinds - {resource})
+
+    def count_shared(self, name: str) -> list[int]:
+        rooms = list(self.sizes[name])
+        for gpu, used in enumerate(self.strangers.get(name, ())[: len(rooms)]):
+            rooms[gpu] -= used
+        for promise in self.ledger.promises_on(NodeName(name)):
+            known = [gpu for gpu in promise.gpu_indices if gpu < len(rooms)]
+            for gpu in known or range(len(rooms)):
+                rooms[gpu] -= promise.need_mib or 0
+        return rooms
+
+    def count_sliced(self, name: str) -> list[int]:
+        tenants = [p for p in self.ledger.promises_on(NodeName(name)) if p.resource == WHOLE_GPU]
+        needs = sorted((p.need_mib or 0 for p in tenants for _ in range(p.count)), reverse=True)
+        return [self.sizes[name][0] - sum(needs[: REPLICAS - 1]) - max(self.strangers.get(name, ()), default=0)]
+
+    def count_held(self, column: int, gpus: int, resource: str) -> list[int]:
+        held = [0] * gpus
+        for one in self.ledger.holds.values():
+            for place, where in enumerate(one.columns):
+                if one.resource == resource and where == column:
+                    for gpu in one.gpus[:, place]:
+                        held[int(gpu)] += int(one.needs_mib[place])
+        return held
+
+    def teardown(self) -> None:
+        """When every fate is known, all that is left is what the API server has."""
+        for write in self.writes:
+            self.land(write.promise)
+        self.writes.clear()
+        if self.list_under_way is not None:
+            self.list_arrives()
+        self.apply(*self.watch)
+        self.watch.clear()
+        for promise in [p for p in self.ledger.promises() if p.state is State.BINDING]:
+            self.ledger.mark(promise.uid, promise.node, State.UNSURE, self.now)
+        self.settle_unsure()
+        self.holds_expire()
+        left = {(p.uid, p.node) for p in self.ledger.promises()}
+        assert left == {(pod.uid, pod.node) for pod in self.pods.values() if pod.node and not pod.finished}
+        assert all(not table.held.any() for table in self.ledger.board.tables.values())
+        self.the_arrays_equal_a_recount_from_scratch()
+        self.no_gpu_of_the_real_cluster_is_over_its_memory()
+
+
+LedgerMachine.TestCase.settings = settings(max_examples=120, stateful_step_count=50, deadline=None)
+TestLedgerMachine = LedgerMachine.TestCase

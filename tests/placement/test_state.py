@@ -1,0 +1,158 @@
+"""From what the watch shows to what is promised."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from tests.placement.builders import A100, T4, GivenForecaster, room, sharing_node, whole_node
+
+from vramcast.errors import InvalidTask
+from vramcast.forecast.forecast import Forecast, Source
+from vramcast.names import NodeName, PodUid, Product
+from vramcast.placement.changes import (
+    Change,
+    NodeGone,
+    NodeSeen,
+    NodesListed,
+    PodGone,
+    PodSeen,
+    PodsListed,
+    StrangersSeen,
+)
+from vramcast.placement.gpus import WHOLE_GPU
+from vramcast.placement.ledger import Ledger
+from vramcast.placement.promises import State
+from vramcast.placement.state import ClusterState
+from vramcast.task.pod import ContainerDevices, PodRecord, read_pod
+from vramcast.task.quantity import MIB
+from vramcast.task.task import Task
+from vramcast.task.vocabulary import PREFIX, Written
+
+N1 = NodeName("n1")
+
+
+def apply(state: ClusterState, changes: Sequence[Change], now: float) -> None:
+    for change in changes:
+        state.apply(change, now)
+
+
+class PerProductForecaster:
+    """A fake: a T4 needs 100 MiB more than was asked for."""
+
+    def forecast(self, task: Task, product: Product) -> Forecast:
+        size_bytes = ((task.gpu_memory_mib or 0) + (100 if product == T4 else 0)) * MIB
+        return Forecast(product, size_bytes, size_bytes, 0.01, Source.GIVEN, "fake")
+
+
+def new_state(forecaster: PerProductForecaster | GivenForecaster | None = None) -> ClusterState:
+    return ClusterState(Ledger(), forecaster or GivenForecaster())
+
+
+def shared_pod(
+    uid: str, need_mib: int, node: str | None = None, assigned: str | None = None, finished: bool = False
+) -> PodRecord:
+    annotations = {PREFIX + "gpu-memory": f"{need_mib}Mi", PREFIX + "share": "true"}
+    if assigned is not None:
+        annotations |= {Written.RESERVED_MEMORY.value: f"{need_mib}Mi", Written.GPU_INDICES.value: assigned}
+    where = NodeName(node) if node else None
+    return read_pod(PodUid(uid), "ml", uid, annotations, (), where, finished)
+
+
+def test_a_bound_pod_stands_where_its_annotations_say() -> None:
+    state = new_state()
+    apply(state, [NodeSeen(sharing_node("n1", 1000, 1000)), PodSeen(shared_pod("a", 300, "n1", "1"))], 1.0)
+    assert room(state.ledger, "n1") == [1000, 700]
+
+
+def test_pods_may_be_seen_before_their_nodes() -> None:
+    state = new_state()
+    apply(state, [PodSeen(shared_pod("a", 300, "n1", "0")), PodSeen(shared_pod("b", 200, "n1"))], 1.0)
+    apply(state, [NodeSeen(sharing_node("n1", 1000, 1000))], 2.0)
+    assert room(state.ledger, "n1") == [500, 800]
+
+
+def test_a_foreign_pod_counts_at_its_forecast_on_the_product_it_sits_on() -> None:
+    state = new_state(PerProductForecaster())
+    apply(state, [NodeSeen(sharing_node("big", 1000)), PodSeen(shared_pod("a", 300, "n1"))], 1.0)
+    apply(state, [NodeSeen(sharing_node("n1", 1000, product=T4))], 2.0)
+    assert room(state.ledger, "n1") == [600]
+    apply(state, [NodeSeen(sharing_node("n1", 1000, product=A100))], 3.0)
+    assert room(state.ledger, "n1") == [700]
+
+
+def test_an_undescribed_pod_on_a_sharing_node_keeps_others_from_sharing() -> None:
+    state = new_state()
+    pod = read_pod(PodUid("a"), "ml", "a", {}, [ContainerDevices({WHOLE_GPU: 1})], N1)
+    apply(state, [NodeSeen(sharing_node("n1", 1000)), PodSeen(pod)], 1.0)
+    wanted = state.demand(shared_pod("b", 10))
+    assert wanted is not None
+    assert isinstance(state.ledger.assign(wanted, N1, 2.0), int)
+
+
+@pytest.mark.parametrize("end", [PodGone(PodUid("a")), PodSeen(shared_pod("a", 300, "n1", "0", finished=True))])
+def test_a_pods_end_frees_its_room_at_once(end: PodGone | PodSeen) -> None:
+    state = new_state()
+    apply(state, [NodeSeen(sharing_node("n1", 1000)), PodSeen(shared_pod("a", 300, "n1", "0")), end], 1.0)
+    assert room(state.ledger, "n1") == [1000]
+    assert not state.pods
+
+
+def test_a_stale_picture_of_a_pod_that_we_bound_does_not_free_it() -> None:
+    state = new_state()
+    apply(state, [NodeSeen(sharing_node("n1", 1000)), PodSeen(shared_pod("a", 300))], 1.0)
+    wanted = state.demand(shared_pod("a", 300))
+    assert wanted is not None
+    state.ledger.assign(wanted, N1, 2.0)
+    state.ledger.mark(PodUid("a"), N1, State.BOUND, 3.0)
+    apply(state, [PodSeen(shared_pod("a", 300))], 4.0)
+    assert room(state.ledger, "n1") == [700]
+
+
+def test_edited_annotations_of_a_bound_pod_lose_no_promise_over_a_restart() -> None:
+    edited = {PREFIX + "batch_size": "8", Written.RESERVED_MEMORY.value: "300Mi", Written.GPU_INDICES.value: "0"}
+    state = new_state()
+    apply(state, [NodeSeen(sharing_node("n1", 1000)), PodSeen(read_pod(PodUid("a"), "ml", "a", edited, (), N1))], 1.0)
+    assert room(state.ledger, "n1") == [700]
+
+
+def test_it_is_synced_only_after_both_lists() -> None:
+    state = new_state()
+    apply(state, [NodesListed(frozenset())], 1.0)
+    assert not state.synced
+    apply(state, [PodsListed(frozenset(), 1.0)], 1.0)
+    assert state.synced
+
+
+def test_what_a_list_does_not_name_is_gone() -> None:
+    state = new_state()
+    apply(state, [NodeSeen(sharing_node("n1", 1000)), NodeSeen(whole_node("n2", 1000))], 1.0)
+    apply(state, [PodSeen(shared_pod("a", 300, "n1", "0")), PodSeen(shared_pod("b", 300))], 1.0)
+    apply(state, [NodesListed(frozenset({N1})), PodsListed(frozenset({PodUid("b")}), 2.0)], 3.0)
+    assert set(state.ledger.nodes) == {N1}
+    assert set(state.pods) == {"b"}
+    assert room(state.ledger, "n1") == [1000]
+
+
+def test_strangers_and_vanished_nodes_reach_the_ledger() -> None:
+    state = new_state()
+    apply(state, [NodeSeen(sharing_node("n1", 1000)), StrangersSeen(N1, (400,))], 1.0)
+    assert room(state.ledger, "n1") == [600]
+    apply(state, [NodeGone(N1)], 2.0)
+    assert not state.ledger.nodes
+
+
+def test_every_change_is_news() -> None:
+    state = new_state()
+    apply(state, [NodeSeen(sharing_node("n1", 1000)), NodeGone(N1)], 1.0)
+    assert state.revision == 2
+
+
+def test_a_pod_that_asks_for_no_gpu_is_not_kept_and_a_bad_one_says_why() -> None:
+    state = new_state()
+    plain = read_pod(PodUid("a"), "ml", "a", {}, ())
+    apply(state, [PodSeen(plain)], 1.0)
+    assert not state.pods
+    assert state.demand(plain) is None
+    with pytest.raises(InvalidTask):
+        state.demand(read_pod(PodUid("b"), "ml", "b", {PREFIX + "typo": "1"}, ()))

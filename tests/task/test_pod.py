@@ -1,0 +1,180 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from vramcast.names import NodeName, PodUid
+from vramcast.placement.gpus import MAX_GPUS, SHARED_GPU
+from vramcast.task.pod import MAX_DEVICES, Ask, Assignment, ContainerDevices, PodRecord, read_pod
+from vramcast.task.task import Task
+from vramcast.task.vocabulary import PREFIX, Written
+
+GPU = "nvidia.com/gpu"
+MIG = "nvidia.com/mig-1g.5gb"
+GIVEN = {PREFIX + "gpu-memory": "10Gi"}
+SHARED = {**GIVEN, PREFIX + "share": "true"}
+
+
+def app(count: int, resource: str = GPU) -> ContainerDevices:
+    return ContainerDevices({resource: count})
+
+
+def init(count: int, resource: str = GPU) -> ContainerDevices:
+    return ContainerDevices({resource: count}, init=True)
+
+
+def sidecar(count: int, resource: str = GPU) -> ContainerDevices:
+    return ContainerDevices({resource: count}, init=True, restartable=True)
+
+
+def pod(
+    annotations: dict[str, str], *containers: ContainerDevices, node: str | None = None, finished: bool = False
+) -> PodRecord:
+    where = NodeName(node) if node else None
+    return read_pod(PodUid("u"), "ml", "train", annotations, containers, where, finished)
+
+
+def complaint(record: PodRecord) -> str:
+    assert record.invalid is not None
+    assert record.task is None
+    return str(record.invalid)
+
+
+@pytest.mark.parametrize(
+    ("containers", "count"),
+    [
+        ([app(1)], 1),
+        ([app(1), app(2)], 3),
+        ([init(1), app(1)], 1),
+        ([init(4), app(1)], 4),
+        ([init(2), init(3)], 3),
+        ([sidecar(1), app(1)], 2),
+        ([sidecar(1), init(2), app(1)], 3),
+        ([init(2), sidecar(1), app(1)], 2),
+        ([app(0), app(1)], 1),
+        ([app(-1), app(1)], 1),
+    ],
+)
+def test_devices_are_counted_as_the_scheduler_counts_them(containers: list[ContainerDevices], count: int) -> None:
+    assert pod(GIVEN, *containers).ask == Ask(GPU, count)
+
+
+def test_a_pod_without_devices_and_annotations_asks_for_nothing() -> None:
+    record = pod({}, ContainerDevices({"cpu": 4, "amd.com/gpu": 1}))
+    assert (record.ask, record.task, record.invalid) == (None, None, None)
+
+
+def test_an_undescribed_pod_still_asks_for_its_devices() -> None:
+    record = pod({}, app(2))
+    assert (record.ask, record.task) == (Ask(GPU, 2), None)
+
+
+def test_a_mig_device_is_asked_for_by_its_profile() -> None:
+    assert pod(GIVEN, app(1, MIG)).ask == Ask(MIG, 1)
+
+
+def test_a_sharing_pod_asks_for_shared_gpus() -> None:
+    assert pod(SHARED).ask == Ask(SHARED_GPU, 1)
+    assert pod({**SHARED, PREFIX + "gpus": "4"}).ask == Ask(SHARED_GPU, 4)
+
+
+@pytest.mark.parametrize(
+    ("annotations", "containers", "says"),
+    [
+        (GIVEN, [], "the pod asks for no GPU"),
+        (SHARED, [app(1)], "contradicts resources.limits nvidia.com/gpu: 1"),
+        ({**GIVEN, PREFIX + "gpus": "2"}, [app(1)], "contradicts resources.limits nvidia.com/gpu: 1"),
+        ({**SHARED, PREFIX + "gpus": "33"}, [], f"at most {MAX_GPUS}"),
+        (GIVEN, [app(1), app(1, MIG)], "one kind of GPU device"),
+        ({PREFIX + "batch_size": "1"}, [app(1)], "did you mean vramcast.dev/batch-size?"),
+    ],
+)
+def test_contradictions_between_annotations_and_devices_are_told(
+    annotations: dict[str, str], containers: list[ContainerDevices], says: str
+) -> None:
+    assert says in complaint(pod(annotations, *containers))
+
+
+def test_the_number_of_gpus_may_be_said_twice_if_it_is_the_same() -> None:
+    record = pod({**GIVEN, PREFIX + "gpus": "2"}, app(2))
+    assert isinstance(record.task, Task)
+    assert record.ask == Ask(GPU, 2)
+
+
+def test_a_pod_with_bad_annotations_still_counts_its_devices() -> None:
+    assert pod({PREFIX + "typo": "1"}, app(2)).ask == Ask(GPU, 2)
+
+
+def test_an_absurd_number_of_devices_stays_a_number_that_arrays_can_hold() -> None:
+    assert pod(GIVEN, app(10**18), app(10**18)).ask == Ask(GPU, MAX_DEVICES)
+
+
+# ---------------------------------------------------------------------- what an earlier bind wrote
+
+
+def written(reserved: str, indices: str | None = None) -> dict[str, str]:
+    more = {} if indices is None else {Written.GPU_INDICES.value: indices}
+    return {Written.RESERVED_MEMORY.value: reserved, **more}
+
+
+@pytest.mark.parametrize(
+    ("annotations", "expected"),
+    [
+        (written("10Gi", "0"), Assignment((0,), 10240)),
+        (written("10Gi", "1,3"), Assignment((1, 3), 10240)),
+        (written("10Gi", " 1, 3,"), Assignment((1, 3), 10240)),
+        (written("10Gi", "1,1"), Assignment((1,), 10240)),
+        (written("10Gi"), Assignment((), 10240)),
+        (written("1048577"), Assignment((), 2)),
+        (written("10Gi", "a"), None),
+        (written("10Gi", "-1"), None),
+        (written("10Gi", "32"), None),
+        (written("10Gi", "9" * 5000), None),
+        (written("10GB", "0"), None),
+        (written("-1Gi", "0"), None),
+        (written("1e300", "0"), None),
+        (written("", "0"), None),
+        ({Written.GPU_INDICES.value: "0"}, None),
+    ],
+)
+def test_an_assignment_is_read_and_garbage_is_as_good_as_absent(
+    annotations: dict[str, str], expected: Assignment | None
+) -> None:
+    assert pod({**SHARED, **annotations}, node="n1").assignment == expected
+
+
+def test_an_assignment_on_a_pod_that_is_not_bound_is_not_believed() -> None:
+    assert pod({**SHARED, **written("10Gi", "0")}).assignment is None
+
+
+@pytest.mark.parametrize("edited", [{}, {PREFIX + "batch_size": "1"}, GIVEN])
+def test_what_the_bind_wrote_outlives_the_annotations_it_was_made_from(edited: dict[str, str]) -> None:
+    record = pod({**edited, **written("10Gi", "0,1")}, node="n1")
+    assert record.ask == Ask(SHARED_GPU, 2)
+    assert record.assignment == Assignment((0, 1), 10240)
+
+
+_ANNOTATIONS = st.dictionaries(
+    st.sampled_from([*(PREFIX + k for k in ("gpu-memory", "share", "gpus", "model", "oops")), *Written]),
+    st.one_of(st.text(max_size=12), st.sampled_from(["true", "10Gi", "0,1", "2", "1e999", "-1"])),
+)
+_CONTAINERS = st.lists(
+    st.builds(
+        ContainerDevices,
+        st.dictionaries(st.sampled_from([GPU, MIG, "cpu"]), st.integers(-(2**70), 2**70), max_size=2),
+        st.booleans(),
+        st.booleans(),
+    ),
+    max_size=4,
+)
+
+
+@given(_ANNOTATIONS, _CONTAINERS, st.sampled_from([None, "n1"]))
+def test_no_pod_whatever_breaks_the_reading(
+    annotations: dict[str, str], containers: list[ContainerDevices], node: str | None
+) -> None:
+    record = pod(annotations, *containers, node=node)
+    assert record.key == "ml/train"
+    assert record.task is None or record.ask is not None
+    assert record.ask is None or 1 <= record.ask.count <= MAX_DEVICES

@@ -1,0 +1,310 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from vramcast.errors import MAX_SHOWN, FieldError, InvalidTask
+from vramcast.task.task import NUDGE, Task, describe, parse_task
+from vramcast.task.vocabulary import (
+    KEYS,
+    MAX_PROFILE_LENGTH,
+    PREFIX,
+    Architecture,
+    Kind,
+    Level,
+    Optimizer,
+    Precision,
+    Quantization,
+    Written,
+)
+
+SUMMARY = {"parameters": "25.6M", "activations": "11.1M", "batch-size": "32"}
+
+
+def task(**values: str) -> Task:
+    parsed = parse_task({PREFIX + name.replace("_", "-"): text for name, text in values.items()})
+    assert parsed is not None
+    return parsed
+
+
+def mistakes(annotations: dict[str, str]) -> InvalidTask:
+    with pytest.raises(InvalidTask) as caught:
+        parse_task({PREFIX + name: text for name, text in annotations.items()})
+    return caught.value
+
+
+def test_annotations_of_others_say_nothing() -> None:
+    assert parse_task({}) is None
+    assert parse_task({"kubectl.kubernetes.io/x": "y", "vramcast.development/model": "z", "vramcast.dev": "w"}) is None
+
+
+def test_what_vramcast_wrote_itself_says_nothing() -> None:
+    assert parse_task({**dict.fromkeys(Written, "anything"), NUDGE: "7"}) is None
+
+
+def test_the_users_own_number_wins_over_every_description() -> None:
+    parsed = task(gpu_memory="16Gi", model="timm/resnet50", **{k.replace("-", "_"): v for k, v in SUMMARY.items()})
+    assert (parsed.level, parsed.gpu_memory_mib) == (Level.GIVEN, 16 * 1024)
+
+
+@pytest.mark.parametrize(
+    ("annotations", "level"),
+    [
+        ({"gpu-memory": "1Gi"}, Level.GIVEN),
+        (SUMMARY, Level.SUMMARY),
+        ({"model": "timm/resnet50"}, Level.NAME),
+        ({"model": "timm/resnet50", **SUMMARY}, Level.NAME),
+        ({"profile": "v1:abc", "model": "x"}, Level.PROFILE),
+    ],
+)
+def test_the_level_is_the_one_that_says_most(annotations: dict[str, str], level: Level) -> None:
+    parsed = parse_task({PREFIX + name: text for name, text in annotations.items()})
+    assert parsed is not None
+    assert parsed.level is level
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "field", "value"),
+    [
+        ("gpu-memory", "16Gi", "gpu_memory_mib", 16384),
+        ("gpu-memory", "1048577", "gpu_memory_mib", 2),
+        ("share", "true", "share", True),
+        ("share", " TRUE ", "share", True),
+        ("gpus", "2", "gpus", 2),
+        ("max-oom-risk", "0.01", "max_oom_risk", 0.01),
+        ("architecture", "cnn", "architecture", Architecture.CNN),
+        ("parameters", "7B", "parameters", 7 * 10**9),
+        ("parameters", "25600000", "parameters", 25_600_000),
+        ("parameters", "7e9", "parameters", 7 * 10**9),
+        ("layers", "50", "layers", 50),
+        ("activations", "11.1M", "activations", 11_100_000),
+        ("model", " timm/resnet50 ", "model", "timm/resnet50"),
+        ("profile", "v1:abc", "profile", "v1:abc"),
+        ("batch-size", "32", "batch_size", 32),
+        ("input-size", "3x224x224", "input_size", (3, 224, 224)),
+        ("input-size", "3X224X224", "input_size", (3, 224, 224)),
+        ("sequence-length", "4k", "sequence_length", 4000),
+        ("precision", "AMP-BF16", "precision", Precision.AMP_BF16),
+        ("optimizer", "adam8bit", "optimizer", Optimizer.ADAM8BIT),
+        ("task", "fine-tuning", "kind", Kind.FINE_TUNING),
+        ("gradient-checkpointing", "true", "gradient_checkpointing", True),
+        ("lora-rank", "16", "lora_rank", 16),
+        ("quantization", "none", "quantization", Quantization.NONE),
+        ("zero-stage", "0", "zero_stage", 0),
+        ("data-parallel-size", "8", "data_parallel_size", 8),
+    ],
+)
+def test_every_key_is_read_into_its_field(name: str, text: str, field: str, value: object) -> None:
+    parsed = parse_task({PREFIX + "gpu-memory": "1Gi", PREFIX + name: text})
+    assert getattr(parsed, field) == value
+
+
+def test_the_table_above_and_the_vocabulary_name_the_same_keys() -> None:
+    marks = test_every_key_is_read_into_its_field.pytestmark  # type: ignore[attr-defined]
+    assert {row[0] for row in marks[0].args[1]} == KEYS.keys()
+
+
+@pytest.mark.parametrize("key", KEYS.values(), ids=KEYS)
+def test_every_documented_example_is_valid(key: object) -> None:
+    assert key.parse(key.example.strip('"')) is not None  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "expected"),
+    [
+        ("gpu-memory", "16GB", "did you mean 16G?"),
+        ("gpu-memory", "16", "did you mean 16Gi?"),
+        ("gpu-memory", "16m", "less than 1Mi"),
+        ("gpu-memory", "0", "more than nothing"),
+        ("gpu-memory", "-16Gi", "more than nothing"),
+        ("gpu-memory", "2Ti", "more than any GPU has"),
+        ("gpu-memory", "1e999", "more than any GPU has"),
+        ("gpu-memory", "lots", "a Kubernetes quantity such as 16Gi"),
+        ("share", "yes", '"true" or "false"'),
+        ("share", "1", '"true" or "false"'),
+        ("gpus", "0", "from 1 to 64"),
+        ("gpus", "65", "from 1 to 64"),
+        ("gpus", "-1", "from 1 to 64"),
+        ("gpus", "1.5", "whole number"),
+        ("max-oom-risk", "1%", "a probability from 0.0001 to 0.5"),
+        ("max-oom-risk", "0", "a probability"),
+        ("max-oom-risk", "nan", "a probability"),
+        ("max-oom-risk", "0.9", "a probability"),
+        ("architecture", "convnet", "one of mlp, cnn, transformer"),
+        ("parameters", "25.6 million", "such as 25.6M"),
+        ("parameters", "1e99", "whole number from 1"),
+        ("parameters", "-7B", "whole number from 1"),
+        ("parameters", "0.5", "whole number from 1"),
+        ("layers", "100001", "whole number from 1 to 100000"),
+        ("activations", "", "such as 21.5M"),
+        ("model", "  ", "a name such as timm/resnet50"),
+        ("profile", "", "`vramcast profile`"),
+        ("batch-size", "thirty-two", "such as 32"),
+        ("batch-size", "9" * 41, "such as 32"),
+        ("input-size", "3,224,224", "such as 3x224x224"),
+        ("input-size", "3x0x224", "such as 3x224x224"),
+        ("input-size", "1x2x3x4x5x6", "such as 3x224x224"),
+        ("sequence-length", "-512", "such as 512"),
+        ("precision", "float16", "one of fp32, tf32, fp16"),
+        ("optimizer", "adamW2", "one of sgd, sgd-momentum"),
+        ("task", "train", "one of training, fine-tuning, inference"),
+        ("gradient-checkpointing", "on", '"true" or "false"'),
+        ("lora-rank", "0", "whole number from 1"),
+        ("quantization", "gptq", "one of none, int8, int4, nf4"),
+        ("zero-stage", "4", "from 0 to 3"),
+        ("data-parallel-size", "0", "from 1"),
+    ],
+)
+def test_a_mistake_is_told_by_key_value_and_what_was_expected(name: str, text: str, expected: str) -> None:
+    (error,) = mistakes({name: text}).errors
+    assert (error.field, error.value) == (PREFIX + name, text)
+    assert expected in error.expected
+
+
+def test_every_key_has_a_mistake_in_the_table_above() -> None:
+    marks = test_a_mistake_is_told_by_key_value_and_what_was_expected.pytestmark  # type: ignore[attr-defined]
+    assert {row[0] for row in marks[0].args[1]} == KEYS.keys()
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        ("batch_size", "batch-size"), ("batchsize", "batch-size"), ("Batch-Size", "batch-size"),
+        ("gpu-mem", "gpu-memory"), ("gpu_memory", "gpu-memory"), ("gpumemory", "gpu-memory"), ("params", "parameters"),
+        ("optimiser", "optimizer"), ("seq-length", "sequence-length"), ("shared", "share"), ("gpu", "gpus"),
+        ("max_oom_risk", "max-oom-risk"), ("lora_rank", "lora-rank"),
+    ],
+)  # fmt: skip
+def test_a_misspelt_key_is_told_the_nearest_one(written: str, meant: str) -> None:
+    (error,) = mistakes({written: "1"}).errors
+    assert error.expected == f"no annotation has this name; did you mean {PREFIX}{meant}?"
+
+
+@pytest.mark.parametrize(
+    ("name", "written", "meant"),
+    [
+        ("precision", "16-mixed", "amp-fp16"), ("precision", "bf16-mixed", "amp-bf16"),
+        ("precision", "bfloat16", "bf16"),
+        ("precision", "amp_bf16", "amp-bf16"), ("optimizer", "adamw_torch", "adamw"), ("optimizer", "AdamW8", "adamw"),
+        ("task", "train", "training"), ("task", "finetuning", "fine-tuning"), ("architecture", "vit", "transformer"),
+        ("max-oom-risk", "1%", "0.01"),
+    ],
+)  # fmt: skip
+def test_a_word_of_another_tool_is_told_the_word_that_it_has_here(name: str, written: str, meant: str) -> None:
+    (error,) = mistakes({**SUMMARY, name: written}).errors
+    assert error.expected.endswith(f"(did you mean {meant}?)")
+
+
+def test_a_key_like_no_other_is_told_all_there_are() -> None:
+    (error,) = mistakes({"zzz": "1"}).errors
+    assert all(name in error.expected for name in KEYS)
+
+
+def test_all_mistakes_are_reported_at_once() -> None:
+    error = mistakes({"batch_size": "32", "precision": "half", "gpu-memory": "16GB", "zero-stage": "2"})
+    assert [e.field.removeprefix(PREFIX) for e in error.errors] == [
+        "batch_size", "precision", "gpu-memory", "zero-stage",
+    ]  # fmt: skip
+    assert all(str(e) in str(error) for e in error.errors)
+
+
+def test_what_is_there_and_wrong_is_not_told_to_be_missing() -> None:
+    (error,) = mistakes({**SUMMARY, "zero-stage": "2", "data-parallel-size": "eight"}).errors
+    assert error.field == PREFIX + "data-parallel-size"
+
+
+def test_thousands_of_mistakes_are_counted_not_listed() -> None:
+    error = mistakes({f"batch-siz{n:05d}": "1" for n in range(8000)})
+    assert len(error.errors) == 8000
+    assert str(error).endswith(f"and {8000 - MAX_SHOWN} more")
+    assert len(str(error)) < 4000
+
+
+@pytest.mark.parametrize(
+    ("annotations", "field"),
+    [
+        ({"gpu-memory": "1Gi", "input-size": "3x2x2", "sequence-length": "5"}, "sequence-length"),
+        ({**SUMMARY, "task": "inference", "optimizer": "adam"}, "optimizer"),
+        ({**SUMMARY, "task": "inference", "lora-rank": "8"}, "lora-rank"),
+        ({**SUMMARY, "task": "inference", "gradient-checkpointing": "true"}, "gradient-checkpointing"),
+        ({**SUMMARY, "zero-stage": "3"}, "zero-stage"),
+        ({**SUMMARY, "quantization": "nf4"}, "quantization"),
+    ],
+)
+def test_keys_that_contradict_each_other_are_refused(annotations: dict[str, str], field: str) -> None:
+    (error,) = mistakes(annotations).errors
+    assert error.field == PREFIX + field
+
+
+@pytest.mark.parametrize(
+    "annotations",
+    [
+        {**SUMMARY, "quantization": "int8", "task": "inference"},
+        {**SUMMARY, "quantization": "nf4", "lora-rank": "16"},
+        {**SUMMARY, "zero-stage": "3", "data-parallel-size": "8"},
+        {**SUMMARY, "zero-stage": "0"},
+    ],
+)
+def test_keys_that_only_look_like_a_contradiction_are_accepted(annotations: dict[str, str]) -> None:
+    assert parse_task({PREFIX + name: text for name, text in annotations.items()}) is not None
+
+
+@pytest.mark.parametrize(
+    ("annotations", "field", "says"),
+    [
+        ({"share": "true"}, "gpu-memory", "cannot be told from share alone"),
+        ({"batch-size": "8"}, "gpu-memory", "cannot be told from batch-size alone"),
+        ({"parameters": "7B"}, "activations", "a summary also needs activations, batch-size"),
+        ({"parameters": "7B", "activations": "1M"}, "batch-size", "a summary also needs batch-size"),
+    ],
+)
+def test_a_description_that_allows_no_forecast_is_told_what_is_missing(
+    annotations: dict[str, str], field: str, says: str
+) -> None:
+    (error,) = mistakes(annotations).errors
+    assert error.field == PREFIX + field
+    assert says in error.expected
+
+
+def test_what_nobody_said_is_listed_as_assumed() -> None:
+    assert task(model="timm/resnet50").assumptions == (
+        "batch-size 1", "precision fp32", "optimizer adamw", "task training",
+    )  # fmt: skip
+    assert task(model="x", task="inference", batch_size="2").assumptions == ("precision fp32",)
+    assert task(gpu_memory="1Gi").assumptions == ()
+
+
+@pytest.mark.parametrize("name", KEYS)
+def test_a_megabyte_of_value_is_refused_without_reading_it(name: str) -> None:
+    (error,) = mistakes({name: "1" * (1 << 20)}).errors
+    assert "characters" in error.expected
+    assert len(str(error)) < 300
+
+
+def test_only_a_profile_may_be_long() -> None:
+    assert task(profile="v" * MAX_PROFILE_LENGTH).level is Level.PROFILE
+    assert len(mistakes({"model": "m" * 257}).errors) == 1
+
+
+def test_a_task_is_described_in_one_line() -> None:
+    assert describe(task(gpu_memory="16Gi")) == "gpu-memory 16.0 GiB"
+    summary = task(**{k.replace("-", "_"): v for k, v in SUMMARY.items()}, architecture="cnn")
+    assert describe(summary) == "cnn, batch 32, fp32, training"
+    assert describe(task(model="hf/gpt2")) == "hf/gpt2, batch 1, fp32, training"
+
+
+_NAMES = st.one_of(st.sampled_from(list(KEYS)), st.text(max_size=20))
+_TEXTS = st.one_of(st.text(max_size=30), st.from_regex(r"-?[0-9]{1,6}(\.[0-9]{1,3})?([kMGTB]i?|e[0-9]{1,3})?"))
+
+
+@given(st.dictionaries(_NAMES, _TEXTS, min_size=1, max_size=8))
+def test_any_annotations_are_a_task_or_a_list_of_mistakes(annotations: dict[str, str]) -> None:
+    errors: tuple[FieldError, ...] = ()
+    parsed = None
+    try:
+        parsed = parse_task({PREFIX + name: text for name, text in annotations.items()})
+    except InvalidTask as error:
+        errors = error.errors
+    assert bool(errors) != isinstance(parsed, Task)
+    assert all(error.field.startswith(PREFIX) and error.expected for error in errors)
