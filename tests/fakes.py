@@ -15,7 +15,7 @@ from vramcast.placement.changes import Change, NodeSeen, NodesListed, PodsListed
 from vramcast.placement.gpus import SHARING_LABEL, NodeGpus, read_node
 from vramcast.placement.ledger import Ledger
 from vramcast.placement.state import ClusterState
-from vramcast.placement.unschedulable import TurnedAwayPods
+from vramcast.placement.unschedulable import UnschedulablePods
 from vramcast.service import Service, new_service
 from vramcast.settings import Settings, load_settings
 from vramcast.task.pod import PodRecord
@@ -27,7 +27,7 @@ class FakeCluster:
     def __init__(self) -> None:
         self.writes: list[BindingWrite] = []
         self.events: list[PodEvent] = []
-        self.nudged: list[str] = []
+        self.requeued: list[str] = []
         self.pods: dict[str, PodRecord] = {}
         self.results: deque[BindResult] = deque()
         self.stale_seconds = 0.0
@@ -52,8 +52,8 @@ class FakeCluster:
     def read_pod(self, namespace: str, name: str) -> PodRecord | None:
         return self.pods.get(f"{namespace}/{name}")
 
-    def nudge(self, namespace: str, name: str, uid: PodUid) -> None:
-        self.nudged.append(f"{namespace}/{name}")
+    def requeue(self, namespace: str, name: str, uid: PodUid) -> None:
+        self.requeued.append(f"{namespace}/{name}")
 
     def post_event(self, event: PodEvent) -> None:
         self.events.append(event)
@@ -121,8 +121,10 @@ def new_fake_service(
     settings = settings or load_settings({}, {})
     forecaster = PhysicsForecaster(settings.default_oom_risk)
     state = ClusterState(Ledger(hold_ttl_seconds=settings.hold_ttl_seconds), forecaster)
-    turned_away = TurnedAwayPods()
-    metrics = Metrics(state.ledger, lambda: len(turned_away), lambda: ClusterView(synced=state.synced, stale_seconds=0))
+    unschedulable = UnschedulablePods()
+    metrics = Metrics(
+        state.ledger, lambda: len(unschedulable), lambda: ClusterView(synced=state.synced, stale_seconds=0)
+    )
 
     async def offload(call: Callable[..., Any], *arguments: Any) -> Any:
         await asyncio.sleep(0)
@@ -130,7 +132,7 @@ def new_fake_service(
 
     clock = clock or FakeClock()
     service = new_service(
-        settings, state, forecaster, cluster, metrics, turned_away, offload, clock, wall=wall or clock
+        settings, state, forecaster, cluster, metrics, unschedulable, offload, clock, wall=wall or clock
     )
     asyncio.run(service.memory.load())
     changes: list[Change] = [NodeSeen(node) for node in nodes]

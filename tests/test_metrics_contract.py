@@ -15,7 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.api.client import Client
 from tests.fakes import FakeCluster, new_fake_service, pod_manifest, shared_pod, sharing_node, whole_node
 from vramcast.cluster.seam import BindingWrite, BindResult, Fate
-from vramcast.controllers.candidate import Candidate, Shadow
+from vramcast.controllers.candidate import Candidate, CandidateTrial
 from vramcast.forecast.adapted import AdaptedForecaster
 from vramcast.forecast.forecast import Source
 from vramcast.forecast.forecaster import PhysicsForecaster
@@ -39,17 +39,17 @@ CONTRACT = {
     ("vramcast_binds_total", "counter", ("fate",)),
     ("vramcast_forecasts_total", "counter", ("source",)),
     ("vramcast_invalid_tasks_total", "counter", ()),
-    ("vramcast_settle_waits_total", "counter", ("outcome",)),
+    ("vramcast_hold_waits_total", "counter", ("outcome",)),
     ("vramcast_defects_total", "counter", ()),
     ("vramcast_hold_expirations_total", "counter", ()),
-    ("vramcast_nudges_total", "counter", ()),
+    ("vramcast_requeues_total", "counter", ()),
     ("vramcast_takeovers_total", "counter", ()),
     ("vramcast_leading", "gauge", ()),
     ("vramcast_promises", "gauge", ("state",)),
     ("vramcast_promised_bytes", "gauge", ("state",)),
     ("vramcast_holds", "gauge", ()),
     ("vramcast_held_bytes", "gauge", ()),
-    ("vramcast_pods_turned_away", "gauge", ()),
+    ("vramcast_unschedulable_pods", "gauge", ()),
     ("vramcast_nodes", "gauge", ("kind",)),
     ("vramcast_gpu_memory_bytes", "gauge", ("product", "kind")),
     ("vramcast_cluster_synced", "gauge", ()),
@@ -58,8 +58,8 @@ CONTRACT = {
     ("vramcast_watch_lists_total", "counter", ()),
     ("vramcast_watch_reconnects_total", "counter", ()),
     ("vramcast_dropped_events_total", "counter", ()),
-    ("vramcast_shadow_placements_total", "counter", ("verdict",)),
-    ("vramcast_strangers_bytes", "gauge", ()),
+    ("vramcast_observed_placements_total", "counter", ("verdict",)),
+    ("vramcast_unmanaged_bytes", "gauge", ()),
     ("vramcast_outcomes_total", "counter", ("family", "level", "product", "ending")),
     ("vramcast_promises_kept_total", "counter", ("family", "level", "product")),
     ("vramcast_ooms_total", "counter", ("family", "level", "product")),
@@ -73,7 +73,7 @@ CONTRACT = {
     ("vramcast_unmeasured_runs_total", "counter", ("why",)),
     ("vramcast_runs", "gauge", ("phase",)),
     ("vramcast_telemetry_age_seconds", "gauge", ()),
-    ("vramcast_telemetry_looks_total", "counter", ("result",)),
+    ("vramcast_telemetry_polls_total", "counter", ("result",)),
     ("vramcast_telemetry_faults_total", "counter", ("fault",)),
     ("vramcast_calibration_factor", "gauge", ("product", "family", "risk")),
     ("vramcast_calibration_level", "gauge", ("product", "family")),
@@ -81,12 +81,12 @@ CONTRACT = {
     ("vramcast_calibration_misses_total", "counter", ("product", "family")),
     ("vramcast_calibration_shifts_total", "counter", ("product", "family")),
     ("vramcast_calibration_mode", "gauge", ("mode",)),
-    ("vramcast_calibration_deaths", "gauge", ()),
+    ("vramcast_oom_history_tasks", "gauge", ()),
     ("vramcast_drift_ratio", "gauge", ("product", "family")),
     ("vramcast_drift_coverage_ratio", "gauge", ("product", "family")),
     ("vramcast_drift_deviations", "gauge", ("product", "family")),
-    ("vramcast_memory_saves_total", "counter", ("result",)),
-    ("vramcast_memory_unsaved_seconds", "gauge", ()),
+    ("vramcast_learned_state_saves_total", "counter", ("result",)),
+    ("vramcast_learned_state_unsaved_seconds", "gauge", ()),
     ("vramcast_model_info", "gauge", ("version", "source", "role")),
     ("vramcast_candidate_standing", "gauge", ("standing",)),
     ("vramcast_candidate_loads_total", "counter", ("result",)),
@@ -110,7 +110,7 @@ DETAIL = {
     ("vramcast_pod_observed_bytes", "gauge", ("task_namespace", "task_pod")),
     ("vramcast_gpu_room_bytes", "gauge", ("gpu_node", "gpu")),
     ("vramcast_gpu_promised_bytes", "gauge", ("gpu_node", "gpu")),
-    ("vramcast_gpu_strangers_bytes", "gauge", ("gpu_node", "gpu")),
+    ("vramcast_gpu_unmanaged_bytes", "gauge", ("gpu_node", "gpu")),
 }
 
 # The series of a label whose values came from outside would have no end.
@@ -122,8 +122,8 @@ CLOSED = {
     "reason": {reason.label for reason in Reason} - {"fits"},
     "fate": {"bound", "refused", "unknown"},
     "source": {"given", "physics", "model"},
-    "outcome": {"settled", "in_vain"},
-    "state": {"binding", "unsure", "bound"},
+    "outcome": {"fits", "timed_out"},
+    "state": {"binding", "unconfirmed", "bound"},
     "kind": {"sharing", "device_plugin", "unreadable", "none"},
     "verdict": {reason.label for reason in Reason},
     "family": {*Architecture, "unknown", "other"},
@@ -134,7 +134,7 @@ CLOSED = {
     "result": {"ok", "failed", "saved", "conflict"},
     "risk": {"0.5", "0.1", "0.05", "0.01", "0.001"},
     "mode": {"learn", "frozen", "off"},
-    "role": {"office", "candidate"},
+    "role": {"active", "candidate"},
     "standing": {"none", "unusable", "waiting", "ready", "worse"},
     "fault": {
         "not_a_number", "negative", "unit", "no_node", "unknown_node", "no_gpu", "duplicate", "stale", "ahead",
@@ -171,7 +171,7 @@ def client() -> Client:
     unreadable = read_node(NodeName("odd"), {"nvidia.com/gpu.count": "1"}, {}, {})
     bare = read_node(NodeName("bare"), {}, {}, {})
     nodes = [sharing_node("a", 1), whole_node("w", 1), unreadable, bare]
-    settings = load_settings({"settle_wait_seconds": 0, "max_body_mib": 1, "log_level": "error"}, {})
+    settings = load_settings({"hold_wait_seconds": 0, "max_body_mib": 1, "log_level": "error"}, {})
     client = Client(new_fake_service(nodes, cluster=cluster, settings=settings))
     asyncio.run(live_through_everything(client, cluster))
     return client
@@ -207,11 +207,11 @@ async def live_through_everything(client: Client, cluster: FakeCluster) -> None:
     for ending in Ending:
         client.service.learner.calibrator.record(outcome(ending))
     adapted = AdaptedForecaster(PhysicsForecaster(0.05), None)
-    client.service.learner.shadow = shadow = Shadow(client.service.settings, adapted, PhysicsForecaster(0.05))
-    shadow.candidate = Candidate(PhysicsForecaster(0.05), client.service.learner.calibrator)
-    shadow.candidate.comparison.add(outcome(Ending.SUCCEEDED), outcome(Ending.OOM))
+    client.service.learner.trial = trial = CandidateTrial(client.service.settings, adapted, PhysicsForecaster(0.05))
+    trial.candidate = Candidate(PhysicsForecaster(0.05), client.service.learner.calibrator)
+    trial.candidate.comparison.add(outcome(Ending.SUCCEEDED), outcome(Ending.OOM))
     # Counted in mode observe alone.
-    client.service.metrics.shadow_placements.labels(Reason.FITS.label).inc()
+    client.service.metrics.observed_placements.labels(Reason.FITS.label).inc()
 
 
 def outcome(ending: Ending, family: str = "cnn", product: str = "NVIDIA-L40S") -> Outcome:
@@ -308,7 +308,7 @@ def test_the_pinned_words_are_those_of_the_code() -> None:
 def test_reasons_keep_their_words() -> None:
     assert CLOSED["reason"] == {
         "unknown_node", "no_gpu", "memory_unknown", "not_sharing", "sharing", "too_few_gpus", "too_small", "mixed",
-        "held", "strangers", "no_room", "invalid_task", "undescribed",
+        "held", "unmanaged", "no_room", "invalid_task", "undescribed",
     }  # fmt: skip
 
 

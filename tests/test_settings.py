@@ -33,10 +33,10 @@ DEFAULTS = {
     "candidate_outcomes": 100,
     "candidate_check_seconds": 30.0,
     "hold_ttl_seconds": 30.0,
-    "settle_wait_seconds": 0.1,
-    "unsure_ttl_seconds": 65.0,
+    "hold_wait_seconds": 0.1,
+    "unconfirmed_ttl_seconds": 65.0,
     "stale_after_seconds": 60.0,
-    "nudge_interval_seconds": 1.0,
+    "requeue_interval_seconds": 1.0,
     "most_nodes_offered": 100,
     "node_cache_capable": True,
     "bind_deadline_seconds": 1.5,
@@ -126,7 +126,7 @@ def test_an_empty_file_changes_nothing(config: Path) -> None:
     [
         ("VRAMCAST_PORT", "9000", 9000),
         ("VRAMCAST_NODE_CACHE_CAPABLE", "false", False),
-        ("VRAMCAST_SETTLE_WAIT_SECONDS", "0.25", 0.25),
+        ("VRAMCAST_HOLD_WAIT_SECONDS", "0.25", 0.25),
         ("VRAMCAST_UNDESCRIBED", "reject", "reject"),
         ("VRAMCAST_LOG_FORMAT", "console", "console"),
         ("VRAMCAST_CLUSTER", __file__, Path(__file__)),
@@ -212,8 +212,8 @@ def test_a_flag_is_no_number_and_no_text(config: Path, text: str) -> None:
     ("name", "value"),
     [
         ("port", 0), ("port", 65536), ("default_oom_risk", 0), ("default_oom_risk", 0.6), ("hold_ttl_seconds", 0),
-        ("settle_wait_seconds", 1.1), ("unsure_ttl_seconds", 1), ("stale_after_seconds", float("nan")),
-        ("stale_after_seconds", float("inf")), ("nudge_interval_seconds", -1), ("bind_deadline_seconds", 0),
+        ("hold_wait_seconds", 1.1), ("unconfirmed_ttl_seconds", 1), ("stale_after_seconds", float("nan")),
+        ("stale_after_seconds", float("inf")), ("requeue_interval_seconds", -1), ("bind_deadline_seconds", 0),
         ("bind_workers", 257), ("max_body_mib", 0), ("shutdown_grace_seconds", -1), ("shutdown_grace_seconds", 301),
     ],
 )  # fmt: skip

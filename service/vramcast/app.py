@@ -25,13 +25,13 @@ from vramcast.api.http import HttpApp
 from vramcast.api.one_write import OneWriteProtocol
 from vramcast.cluster.seam import Cluster
 from vramcast.cluster.sources import choose_telemetry
-from vramcast.controllers.candidate import Shadow, keep_shadow
-from vramcast.controllers.leadership import Electorate, LeaseFollower, lease_reader
+from vramcast.controllers.candidate import CandidateTrial, keep_trying
+from vramcast.controllers.leadership import LeaderElectionApi, LeaseFollower, lease_reader
 from vramcast.controllers.learning import Learner
-from vramcast.controllers.maintenance import keep_house
-from vramcast.controllers.persistence import Shelf
+from vramcast.controllers.maintenance import maintain
+from vramcast.controllers.persistence import ConfigMapApi
 from vramcast.controllers.takeover import take_over
-from vramcast.controllers.telemetry import keep_looking
+from vramcast.controllers.telemetry import keep_polling
 from vramcast.errors import InvalidInput, InvalidTask
 from vramcast.forecast.adapted import AdaptedForecaster
 from vramcast.forecast.forecast import Forecaster
@@ -41,7 +41,7 @@ from vramcast.observe.metrics import ClusterView, Metrics
 from vramcast.placement.changes import Change
 from vramcast.placement.ledger import Ledger
 from vramcast.placement.state import ClusterState
-from vramcast.placement.unschedulable import TurnedAwayPods
+from vramcast.placement.unschedulable import UnschedulablePods
 from vramcast.service import ForecastAhead, Service, new_service
 from vramcast.settings import InvalidSettings, Settings
 from vramcast.task.task import Task
@@ -74,18 +74,18 @@ def build_service(
     )
     learner = Learner(chosen.version, settings.calibration)
     forecaster = AdaptedForecaster(chosen, learner.applied)
-    learner.shadow = Shadow(settings, forecaster, chosen)
-    # Before what was learned is read: that may say that the candidate is in office.
-    learner.shadow.look()
+    learner.trial = CandidateTrial(settings, forecaster, chosen)
+    # Before what was learned is read: that may say that the candidate is active.
+    learner.trial.poll()
     state = ClusterState(ledger, forecaster, learner.floor_mib)
-    turned_away = TurnedAwayPods()
+    unschedulable = UnschedulablePods()
 
     async def offload(call: Callable[..., Any], *arguments: Any) -> Any:
         return await asyncio.get_running_loop().run_in_executor(executor, call, *arguments)
 
-    metrics = Metrics(ledger, lambda: len(turned_away), lambda: _view(service, cluster, state))
+    metrics = Metrics(ledger, lambda: len(unschedulable), lambda: _view(service, cluster, state))
     service = new_service(
-        settings, state, forecaster, cluster, metrics, turned_away, offload, clock, _forecasting_thread(forecaster),
+        settings, state, forecaster, cluster, metrics, unschedulable, offload, clock, _forecasting_thread(forecaster),
         learner,
     )  # fmt: skip
     if settings.calibration_config_map is not None:
@@ -113,27 +113,27 @@ def _forecasting_thread(forecaster: Forecaster) -> ForecastAhead:
 
 
 def _keep_learned(service: Service, place: str) -> None:
-    if not isinstance(service.cluster, Shelf):
+    if not isinstance(service.cluster, ConfigMapApi):
         raise InvalidInput("setting calibration_config_map needs a Kubernetes cluster: a static one has no ConfigMap")
     memory = service.memory
-    memory.shelf, memory.place = service.cluster, place
+    memory.config_maps, memory.place = service.cluster, place
     memory.save_seconds = service.settings.calibration_save_seconds
     memory.leading = lambda: service.leadership.leading
 
 
 def _follower(service: Service, lease: str) -> LeaseFollower:
-    electorate = service.cluster
-    if not isinstance(electorate, Electorate):
+    election_api = service.cluster
+    if not isinstance(election_api, LeaderElectionApi):
         raise InvalidInput("setting leader_lease needs a Kubernetes cluster: a static one has no Lease")
-    look = lease_reader(electorate, lease, service.offload)
+    poll = lease_reader(election_api, lease, service.offload)
     identity = service.settings.leader_identity or socket.gethostname()
 
-    async def take_office() -> None:
-        await take_over(service, electorate)
+    async def become_leader() -> None:
+        await take_over(service, election_api)
         # What the one before had learned by its end is newer than what was read here at the start.
         await service.memory.load()
 
-    return LeaseFollower(look, identity, take_office)
+    return LeaseFollower(poll, identity, become_leader)
 
 
 def _view(service: Service, cluster: Cluster, state: ClusterState) -> ClusterView:
@@ -192,10 +192,10 @@ async def _serve(
         log.info("serving", url=url, version=__version__)
         await service.memory.load()
         tasks = [
-            asyncio.create_task(keep_house(service)),
-            asyncio.create_task(keep_looking(service, choose_telemetry(settings))),
+            asyncio.create_task(maintain(service)),
+            asyncio.create_task(keep_polling(service, choose_telemetry(settings))),
             asyncio.create_task(service.memory.keep()),
-            *_shadow_tasks(service),
+            *_trial_tasks(service),
             asyncio.create_task(_when_synced(service, url, ready)),
         ]
         if isinstance(service.leadership, LeaseFollower):
@@ -211,7 +211,7 @@ async def _serve(
             cluster.stop()
 
 
-def _shadow_tasks(service: Service) -> list[asyncio.Task[None]]:
+def _trial_tasks(service: Service) -> list[asyncio.Task[None]]:
     """Of several replicas the one that counts outcomes promotes; the others read of it when they take over."""
     learner = service.learner
 
@@ -219,9 +219,9 @@ def _shadow_tasks(service: Service) -> list[asyncio.Task[None]]:
         if service.may_count:
             learner.promote()
 
-    if learner.shadow is None:
+    if learner.trial is None:
         return []
-    return [asyncio.create_task(keep_shadow(learner.shadow, learner.teach, promote, service.offload))]
+    return [asyncio.create_task(keep_trying(learner.trial, learner.teach, promote, service.offload))]
 
 
 class _Inbox:

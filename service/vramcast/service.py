@@ -16,7 +16,7 @@ import structlog
 
 from vramcast.cluster.objects import NO_METADATA, Pod, to_record
 from vramcast.cluster.seam import Cluster, PodEvent
-from vramcast.controllers.candidate import Shadow
+from vramcast.controllers.candidate import CandidateTrial
 from vramcast.controllers.leadership import Leadership, NoElection
 from vramcast.controllers.learning import Learner
 from vramcast.controllers.persistence import Memory
@@ -26,7 +26,7 @@ from vramcast.forecast.forecast import Forecast, Forecaster, Source
 from vramcast.names import PodUid, Product
 from vramcast.observe.accuracy import AccuracyCollector, TelemetryView
 from vramcast.observe.calibration import CalibrationCollector, LearnedView, ModelView
-from vramcast.observe.comparison import ShadowCollector, ShadowView
+from vramcast.observe.comparison import CandidateCollector, CandidateView
 from vramcast.observe.detail import DetailCollector, PodView
 from vramcast.observe.metrics import Metrics
 from vramcast.outcomes.comparison import summarize
@@ -34,7 +34,7 @@ from vramcast.outcomes.measuring import Measuring
 from vramcast.placement.changes import Change, PodGone, PodSeen, PodsListed
 from vramcast.placement.reasons import Reason
 from vramcast.placement.state import ClusterState
-from vramcast.placement.unschedulable import TurnedAwayPods
+from vramcast.placement.unschedulable import UnschedulablePods
 from vramcast.settings import CalibrationMode, Mode, Settings
 from vramcast.task.pod import PodRecord
 from vramcast.task.quantity import MIB
@@ -51,7 +51,7 @@ _MOST_UNDERWAY = 20_000
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class Reply:
     """A body for the wire, and what the log says about it. `cause` names an error for the metrics."""
 
     body: bytes
@@ -96,7 +96,7 @@ class Service:
     forecaster: Forecaster
     cluster: Cluster
     metrics: Metrics
-    turned_away: TurnedAwayPods
+    unschedulable: UnschedulablePods
     news: News
     offload: Offload
     clock: Callable[[], float]
@@ -127,16 +127,16 @@ class Service:
         self.measuring.note(change, self.forecast_where_it_sits, self.product_of)
         match change:
             case PodGone(uid):
-                self.turned_away.discard(uid)
+                self.unschedulable.discard(uid)
                 self._underway.pop(uid, None)
             case PodSeen(pod) if pod.node is not None or pod.finished:
-                self.turned_away.discard(pod.uid)
+                self.unschedulable.discard(pod.uid)
                 self._underway.pop(pod.uid, None)
             case PodSeen(pod) if pod.task is not None:
                 # The scheduler will ask in a moment; by then it is a look-up.
                 self.forecast_ahead(pod.task, tuple(self.state.ledger.products))
             case PodsListed(uids, listed_at):
-                self.turned_away.forget_absent(uids, listed_at)
+                self.unschedulable.forget_absent(uids, listed_at)
 
     def _judge_placement(self, pod: PodRecord) -> None:
         """What filter would have said of the node that somebody else has just put the pod on."""
@@ -151,7 +151,7 @@ class Service:
             return
         if demand is not None:
             reason = Reason(int(ledger.decide(demand, ledger.board.columns([pod.node])).reasons[0]))
-            self.metrics.shadow_placements.labels(reason.label).inc()
+            self.metrics.observed_placements.labels(reason.label).inc()
 
     def check_synced(self) -> None:
         """Raises NotSynced: without knowing what is promised, nothing may be promised."""
@@ -218,7 +218,7 @@ class Service:
 
 def new_service(
     settings: Settings, state: ClusterState, forecaster: Forecaster, cluster: Cluster, metrics: Metrics,
-    turned_away: TurnedAwayPods, offload: Offload, clock: Callable[[], float],
+    unschedulable: UnschedulablePods, offload: Offload, clock: Callable[[], float],
     forecast_ahead: ForecastAhead = lambda _task, _products: None, learner: Learner | None = None,
     wall: Callable[[], float] = time.time,
 ) -> Service:  # fmt: skip
@@ -231,14 +231,14 @@ def new_service(
     measuring.recorder = learner.record
     memory = Memory(offload, clock, sections={"calibration": learner, "accuracy": measuring.accuracy})
     service = Service(
-        settings, state, forecaster, cluster, metrics, turned_away, News(), offload, clock, forecast_ahead,
+        settings, state, forecaster, cluster, metrics, unschedulable, News(), offload, clock, forecast_ahead,
         NoElection(), learner, memory, measuring, {},
     )  # fmt: skip
     metrics.registry.register(
         AccuracyCollector(measuring.accuracy, lambda: _telemetry_view(service), lambda: service.may_count)
     )
     metrics.registry.register(CalibrationCollector(lambda: _learned_view(service)))
-    metrics.registry.register(ShadowCollector(lambda: _shadow_view(learner.shadow)))
+    metrics.registry.register(CandidateCollector(lambda: _candidate_view(learner.trial)))
     if settings.detail_metrics:
         metrics.registry.register(DetailCollector(state.ledger, lambda: _pod_views(service)))
     return service
@@ -249,7 +249,7 @@ def _telemetry_view(service: Service) -> TelemetryView:
     return TelemetryView(
         configured=measuring.state.configured,
         age_seconds=measuring.age_seconds,
-        looks=measuring.state.looks,
+        polls=measuring.state.polls,
         faults=measuring.state.faults,
         running=len(measuring.runs),
         ended=len(measuring.ended),
@@ -263,19 +263,19 @@ def _learned_view(service: Service) -> LearnedView:
         mode=learner.mode,
         modes=tuple(CalibrationMode),
         cells=tuple(learner.calibrator.cells()) if service.may_count else (),
-        deaths=len(learner.returns),
+        records=len(learner.oom_history),
         saves={save.value: count for save, count in memory.saves.items()},
-        unsaved_seconds=None if memory.shelf is None else memory.unsaved_seconds,
+        unsaved_seconds=None if memory.config_maps is None else memory.unsaved_seconds,
         models=tuple(ModelView(version, _source(version), role) for role, version in learner.models()),
     )
 
 
-def _shadow_view(shadow: Shadow | None) -> ShadowView:
-    if shadow is None:
-        return ShadowView()
-    compared = shadow.candidate.comparison if shadow.candidate is not None else None
-    figures = {"office": summarize(compared.office), "candidate": summarize(compared.candidate)} if compared else {}
-    return ShadowView(shadow.standing(), shadow.loads, shadow.promotions, figures)
+def _candidate_view(trial: CandidateTrial | None) -> CandidateView:
+    if trial is None:
+        return CandidateView()
+    compared = trial.candidate.comparison if trial.candidate is not None else None
+    figures = {"active": summarize(compared.active), "candidate": summarize(compared.candidate)} if compared else {}
+    return CandidateView(trial.standing(), trial.loads, trial.promotions, figures)
 
 
 def _source(version: str) -> str:

@@ -102,7 +102,7 @@ class Settings(BaseModel):
     )
     candidate_artifact: str | None = Field(
         None,
-        description="directory of an artifact that is tried in the shadow of the one in office; it is watched",
+        description="directory of an artifact that is tried in the shadow of the active one; it is watched",
     )
     candidate_promotion: Promotion = Field(
         Promotion.MANUAL, description="auto: a candidate that was no worse takes over; manual: that is only told"
@@ -112,17 +112,17 @@ class Settings(BaseModel):
     )
     candidate_check_seconds: float = Field(30.0, ge=1, le=3600, description="how often to look at that directory")
     hold_ttl_seconds: float = Field(30.0, gt=0, le=3600, description="how long a filtered pod holds room at most")
-    settle_wait_seconds: float = Field(
+    hold_wait_seconds: float = Field(
         0.1, ge=0, le=1.0, description="how long filter waits for holds to settle; far below the httpTimeout"
     )
-    unsure_ttl_seconds: float = Field(
+    unconfirmed_ttl_seconds: float = Field(
         65.0, ge=5, le=3600, description="how long a bind without an answer counts; above the API server's own limit"
     )
     stale_after_seconds: float = Field(
         60.0, ge=1, le=3600, description="without news from the API server for this long, no promise is made"
     )
-    nudge_interval_seconds: float = Field(
-        1.0, ge=0, le=300, description="how often to look for turned-away pods that would fit now; 0: never"
+    requeue_interval_seconds: float = Field(
+        1.0, ge=0, le=300, description="how often to look for unschedulable pods that would fit now; 0: never"
     )
     most_nodes_offered: int = Field(
         100, ge=0, description="of the nodes that fit, so many of the best go back to the scheduler; 0: all of them"
@@ -156,7 +156,7 @@ class Settings(BaseModel):
         pattern=r"^https?://[^/,\s]+[^,\s]*(,https?://[^/,\s]+[^,\s]*)*$",
         description="dcgm-exporters to scrape where no Prometheus does, by commas; a name stands for all its addresses",
     )
-    telemetry_interval_seconds: float = Field(15.0, ge=0.1, le=600, description="how often to look at telemetry")
+    telemetry_interval_seconds: float = Field(15.0, ge=0.1, le=600, description="how often to poll telemetry")
     telemetry_timeout_seconds: float = Field(10.0, gt=0, le=300, description="for one look")
     telemetry_stale_seconds: float = Field(
         120.0, ge=1, le=3600, description="older samples say nothing about now: promises alone decide"

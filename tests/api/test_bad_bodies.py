@@ -25,7 +25,7 @@ JUNK: tuple[Any, ...] = (
 
 @pytest.fixture
 def client() -> Client:
-    settings = load_settings({"settle_wait_seconds": 0, "log_level": "error"}, {})
+    settings = load_settings({"hold_wait_seconds": 0, "log_level": "error"}, {})
     return Client(new_fake_service([sharing_node("a", 2), whole_node("w")], settings=settings))
 
 

@@ -11,7 +11,7 @@ from tests.api.client import Client
 from tests.fakes import FakeClock, FakeCluster, new_fake_service, pod_manifest, shared_pod, sharing_node, whole_node
 from vramcast.cluster.objects import Pod, to_record
 from vramcast.cluster.seam import BindResult, Fate
-from vramcast.controllers.maintenance import settle_unsure
+from vramcast.controllers.maintenance import resolve_unconfirmed
 from vramcast.names import NodeName, PodUid
 from vramcast.placement.promises import State
 
@@ -80,10 +80,10 @@ def test_a_bind_without_an_answer_keeps_its_room_until_the_write_cannot_come_any
     assert client.place(pod, "a").startswith("unknown:")
     assert room(client) == [40510 - 30720, 40510]
     client.cluster.pods["default/p"] = to_record(msgspec.convert(pod, Pod))
-    asyncio.run(settle_unsure(client.service))
+    asyncio.run(resolve_unconfirmed(client.service))
     assert room(client) == [40510 - 30720, 40510]
     clock.now += 66
-    asyncio.run(settle_unsure(client.service))
+    asyncio.run(resolve_unconfirmed(client.service))
     assert room(client) == [40510, 40510]
 
 
@@ -96,7 +96,7 @@ def test_a_bind_without_an_answer_that_came_through_stays(client: Client, clock:
     pod["metadata"]["annotations"] |= client.cluster.writes[0].annotations
     client.cluster.pods["default/p"] = to_record(msgspec.convert(pod, Pod))
     clock.now += 66
-    asyncio.run(settle_unsure(client.service))
+    asyncio.run(resolve_unconfirmed(client.service))
     promise = client.service.state.ledger.promise_of(PodUid("uid-p"))
     assert promise is not None
     assert promise.state is State.BOUND
@@ -169,7 +169,7 @@ def test_whole_gpus_are_left_to_the_kubelet(client: Client) -> None:
     assert written["vramcast.dev/reserved-memory"] == "30Gi"
 
 
-def test_a_defect_in_the_client_leaves_the_promise_unsure(client: Client) -> None:
+def test_a_defect_in_the_client_leaves_the_promise_unconfirmed(client: Client) -> None:
     pod = shared_pod("p", "30Gi")
     client.feasible(pod, ["a"])
 
@@ -183,4 +183,4 @@ def test_a_defect_in_the_client_leaves_the_promise_unsure(client: Client) -> Non
     assert b"boom" not in response.body
     promise = client.service.state.ledger.promise_of(PodUid("uid-p"))
     assert promise is not None
-    assert promise.state is State.UNSURE
+    assert promise.state is State.UNCONFIRMED

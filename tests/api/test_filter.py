@@ -199,7 +199,7 @@ def test_a_pod_that_only_holds_keep_out_waits_for_them_to_settle() -> None:
         return names
 
     assert asyncio.run(overlap()) == ["a"]
-    assert client.metric('vramcast_settle_waits_total{outcome="settled"}') == 1
+    assert client.metric('vramcast_hold_waits_total{outcome="fits"}') == 1
 
 
 def test_a_retry_without_news_waits_for_the_news_that_woke_the_scheduler() -> None:

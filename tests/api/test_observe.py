@@ -30,7 +30,7 @@ def test_every_node_passes_whatever_the_pod_needs_and_nothing_is_held(world: Wor
         answer = asyncio.run(world.client.filter(pod, ["a", "unheard-of"]))
         assert answer["NodeNames"] == ["a", "unheard-of"], answer
     assert len(world.service.state.ledger.holds) == 0
-    assert len(world.service.turned_away) == 0
+    assert len(world.service.unschedulable) == 0
 
 
 def test_it_passes_even_while_the_cluster_is_not_known(world: World) -> None:
@@ -62,12 +62,12 @@ def test_each_placement_of_others_is_judged_once(world: World) -> None:
     placed_by_others(world, "too-much", {"share": "true", "gpu-memory": "30Gi"})
     placed_by_others(world, "huge", {"share": "true", "gpu-memory": "300Gi"})
     world.service.apply([PodSeen(record_of(fits))])
-    assert world.metric("vramcast_shadow_placements_total", verdict="fits") == 1
-    assert world.metric("vramcast_shadow_placements_total", verdict="no_room") == 1
-    assert world.metric("vramcast_shadow_placements_total", verdict="too_small") == 1
+    assert world.metric("vramcast_observed_placements_total", verdict="fits") == 1
+    assert world.metric("vramcast_observed_placements_total", verdict="no_room") == 1
+    assert world.metric("vramcast_observed_placements_total", verdict="too_small") == 1
 
 
 def test_what_decides_judges_no_placements() -> None:
     world = World()
     placed_by_others(world, "huge", {"share": "true", "gpu-memory": "300Gi"})
-    assert world.metric("vramcast_shadow_placements_total") == 0
+    assert world.metric("vramcast_observed_placements_total") == 0

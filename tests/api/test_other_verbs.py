@@ -158,11 +158,11 @@ def test_state_shows_promises_holds_and_who_waits(client: Client) -> None:
     assert first["pods"] == [{"pod": "default/bound", "need_mib": 30720, "state": "bound", "devices": 1}]
     assert state["nodes"][0]["pools"][0]["gpus"][1]["held_mib"] == 20480
     assert [hold["pod"] for hold in state["holds"]] == ["default/held"]
-    assert state["turned_away"] == ["default/waits"]
+    assert state["unschedulable"] == ["default/waits"]
     assert client.metric("vramcast_holds") == 1
     assert client.metric("vramcast_held_bytes") == 20480 * 2**20
     assert client.metric('vramcast_promised_bytes{state="bound"}') == 30720 * 2**20
-    assert client.metric("vramcast_pods_turned_away") == 1
+    assert client.metric("vramcast_unschedulable_pods") == 1
 
 
 def test_a_large_cluster_is_shown_in_pages() -> None:

@@ -178,12 +178,12 @@ http.server.HTTPServer(("127.0.0.1", 9090), Forward).serve_forever()
 
 def test_the_quick_start_works_word_for_word(plane: ControlPlane, api: Api, shell: Shell) -> None:
     api.create_nodes([whole_gpu_node("gpu-1", A100_40GB)])
-    image, install, share, job, look, too_large, watch, monitor, leave = blocks()
+    image, install, share, job, poll, too_large, watch, monitor, leave = blocks()
     assert "build --tag registry.example.com/gpu/vramcast" in shell.run(image)
     assert 'deployment "vramcast" successfully rolled out' in shell.run(install)
     assert "node/gpu-1 labeled" in shell.run(share)
     assert "condition met" in shell.run(job)
-    seen = shell.run(look)
+    seen = shell.run(poll)
     assert '"vramcast.dev/gpu-indices":"0"' in seen
     assert '"vramcast.dev/forecast-memory"' in seen
     assert "GPU 0 on gpu-1" in seen

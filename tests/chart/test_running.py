@@ -67,7 +67,7 @@ def test_an_upgrade_and_a_rollback_in_a_burst_lose_no_promise(
             started.append(fresh)
 
     def upgrade_and_roll_back() -> None:
-        values = {**QUICK, "settings": {"settle_wait_seconds": 0.05}}
+        values = {**QUICK, "settings": {"hold_wait_seconds": 0.05}}
         helm.run("upgrade", release, str(CHART), f"--namespace={NAMESPACE}", values=values)
         roll_out("new")
         helm.run("rollback", release, f"--namespace={NAMESPACE}")

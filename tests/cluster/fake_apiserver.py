@@ -34,11 +34,11 @@ class Request:
 
     @property
     def kind(self) -> str:
-        """`list pods`, `watch nodes`, `get pod`, `bind`, `nudge`, `event`: the name that a script is for."""
+        """`list pods`, `watch nodes`, `get pod`, `bind`, `requeue`, `event`: the name that a script is for."""
         parts = self.path.strip("/").split("/")
         if parts[-1] in ("pods", "nodes"):
             return f"{'watch' if self.query.get('watch') == 'true' else 'list'} {parts[-1]}"
-        return {"binding": "bind", "status": "nudge", "events": "event"}.get(parts[-1], "get pod")
+        return {"binding": "bind", "status": "requeue", "events": "event"}.get(parts[-1], "get pod")
 
     @property
     def name(self) -> str:

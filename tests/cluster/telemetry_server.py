@@ -9,11 +9,11 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qsl, urlsplit
 
 # (path, query, headers) -> (status, body)
-Answer = Callable[[str, dict[str, str], dict[str, str]], tuple[int, bytes]]
+ApiResponse = Callable[[str, dict[str, str], dict[str, str]], tuple[int, bytes]]
 
 
 @contextmanager
-def serving(answer: Answer, content_type: str = "application/json") -> Iterator[str]:
+def serving(answer: ApiResponse, content_type: str = "application/json") -> Iterator[str]:
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             parts = urlsplit(self.path)

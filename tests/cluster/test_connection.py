@@ -69,20 +69,20 @@ def test_a_pod_is_read_from_the_source(server: FakeApiServer) -> None:
 
 
 @pytest.mark.parametrize("fine", [200, 404, 409, 422])
-def test_a_nudge_is_for_this_pod_and_nobody_else(server: FakeApiServer, fine: int) -> None:
-    server.script("nudge", says(fine))
-    KubernetesCluster(server.transport()).nudge("default", "task", PodUid("u"))
+def test_a_requeue_is_for_this_pod_and_nobody_else(server: FakeApiServer, fine: int) -> None:
+    server.script("requeue", says(fine))
+    KubernetesCluster(server.transport()).requeue("default", "task", PodUid("u"))
     request = server.requests[0]
     assert (request.method, request.path) == ("PATCH", "/api/v1/namespaces/default/pods/task/status")
     assert request.headers["Content-Type"] == "application/merge-patch+json"
     assert request.body["metadata"]["uid"] == "u"
-    assert list(request.body["metadata"]["annotations"]) == ["vramcast.dev/nudge"]
+    assert list(request.body["metadata"]["annotations"]) == ["vramcast.dev/requeue"]
 
 
-def test_a_nudge_that_is_not_allowed_says_what_to_allow(server: FakeApiServer) -> None:
-    server.script("nudge", says(403))
+def test_a_requeue_that_is_not_allowed_says_what_to_allow(server: FakeApiServer) -> None:
+    server.script("requeue", says(403))
     with pytest.raises(ApiRefused, match=r"'patch' on 'pods/status' in ClusterRole vramcast-extender .*rules.yaml"):
-        KubernetesCluster(server.transport()).nudge("default", "task", PodUid("u"))
+        KubernetesCluster(server.transport()).requeue("default", "task", PodUid("u"))
 
 
 def test_an_answer_in_other_words_than_kubernetes_is_quoted(server: FakeApiServer) -> None:

@@ -15,7 +15,7 @@ from tests.controlplane.objects import A100, pod, shared_pod, sharing_node, whol
 from vramcast.cluster.kubernetes import KubernetesCluster
 from vramcast.cluster.seam import BindingWrite, Fate, PodEvent
 from vramcast.names import NodeName, PodUid
-from vramcast.task.task import NUDGE
+from vramcast.task.task import REQUEUE
 from vramcast.task.vocabulary import Written
 
 pytestmark = pytest.mark.e2e
@@ -123,17 +123,17 @@ def test_the_end_of_a_pod_is_seen_whether_it_is_deleted_or_finished(api: Api, se
     seen.until(lambda s: not s.pods)
 
 
-def test_a_nudge_touches_the_pod_and_nothing_else(api: Api, cluster: KubernetesCluster) -> None:
+def test_a_requeue_touches_the_pod_and_nothing_else(api: Api, cluster: KubernetesCluster) -> None:
     uid = PodUid(api.create_pod(shared_pod("task", scheduler="nobody"))["metadata"]["uid"])
-    cluster.nudge("default", "task", uid)
-    touched = api.pod("task")["metadata"]["annotations"][NUDGE]
-    cluster.nudge("default", "task", uid)
-    assert api.pod("task")["metadata"]["annotations"][NUDGE] != touched
+    cluster.requeue("default", "task", uid)
+    touched = api.pod("task")["metadata"]["annotations"][REQUEUE]
+    cluster.requeue("default", "task", uid)
+    assert api.pod("task")["metadata"]["annotations"][REQUEUE] != touched
     record = cluster.read_pod("default", "task")
     assert record is not None
     assert record.invalid is None
-    cluster.nudge("default", "task", PodUid("another"))
-    cluster.nudge("default", "nobody", uid)
+    cluster.requeue("default", "task", PodUid("another"))
+    cluster.requeue("default", "nobody", uid)
 
 
 def test_an_event_is_on_the_pod_once(api: Api, cluster: KubernetesCluster, seen: Seen) -> None:

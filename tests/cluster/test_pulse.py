@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from vramcast.cluster.backoff import Backoff
-from vramcast.cluster.pulse import Ending, Pulse
+from vramcast.cluster.pulse import Pulse, StreamEnd
 
 
 class Clock:
@@ -37,9 +37,11 @@ def test_an_open_stream_is_never_stale(clock: Clock) -> None:
 
 @pytest.mark.parametrize(
     ("ending", "stale_seconds"),
-    [(Ending.ENDED, 3), (Ending.BROKEN, 3), (Ending.GONE, 3), (Ending.QUIET, 73)],
+    [(StreamEnd.ENDED, 3), (StreamEnd.BROKEN, 3), (StreamEnd.GONE, 3), (StreamEnd.QUIET, 73)],
 )
-def test_only_silence_makes_the_time_before_the_end_doubtful(clock: Clock, ending: Ending, stale_seconds: int) -> None:
+def test_only_silence_makes_the_time_before_the_end_doubtful(
+    clock: Clock, ending: StreamEnd, stale_seconds: int
+) -> None:
     pulse = Pulse("pods", clock)
     pulse.connect()
     clock.now += 70
@@ -52,17 +54,17 @@ def test_only_silence_makes_the_time_before_the_end_doubtful(clock: Clock, endin
 def test_failing_to_connect_again_is_no_sign_of_life(clock: Clock) -> None:
     pulse = Pulse("pods", clock)
     pulse.connect()
-    pulse.end(Ending.BROKEN, "reset")
+    pulse.end(StreamEnd.BROKEN, "reset")
     for _ in range(10):
         clock.now += 1
-        pulse.end(Ending.BROKEN, "refused")
+        pulse.end(StreamEnd.BROKEN, "refused")
     assert pulse.stale_seconds == 10
-    assert pulse.stats().reconnects[Ending.BROKEN] == 11
+    assert pulse.stats().reconnects[StreamEnd.BROKEN] == 11
 
 
 def test_a_connection_forgives(clock: Clock) -> None:
     pulse = Pulse("pods", clock)
-    pulse.end(Ending.REFUSED, "403")
+    pulse.end(StreamEnd.REFUSED, "403")
     pulse.connect()
     assert pulse.stats().last_error == ""
 

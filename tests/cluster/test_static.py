@@ -12,13 +12,13 @@ from vramcast.cluster.static import StaticCluster
 from vramcast.cluster.static_file import ClusterFile, read_cluster_file
 from vramcast.errors import InvalidClusterFile, InvalidRequest
 from vramcast.names import NodeName, PodUid
-from vramcast.placement.changes import Change, NodeSeen, NodesListed, PodGone, PodSeen, PodsListed, StrangersSeen
+from vramcast.placement.changes import Change, NodeSeen, NodesListed, PodGone, PodSeen, PodsListed, UnmanagedMemorySeen
 from vramcast.placement.gpus import SHARED_GPU, WHOLE_GPU, NodeGpus
 from vramcast.task.pod import Ask, Assignment, PodRecord
 
 SHORT = """
 nodes:
-- {name: l40s, product: NVIDIA-L40S, gpus: 2, sharing: true, strangers: [0, 18Gi]}
+- {name: l40s, product: NVIDIA-L40S, gpus: 2, sharing: true, unmanaged: [0, 18Gi]}
 - {name: a10, product: NVIDIA-A10, gpus: 2, replicas: 4}
 - {name: odd, product: Some-GPU, gpus: 1, memory: 20Gi}
 - {name: mig, product: NVIDIA-A100-SXM4-40GB, mig: {1g.5gb: 3, 3g.20gb: 1}}
@@ -146,8 +146,8 @@ pods:
         ("nodes: [{name: a, product: x, gpus: 1, memory: 40}]", "nodes[0].memory: '40' is not valid: expected the mem"),
         ("nodes: [{name: a, product: Tesla-T4, gpus: 1, sharing: maybe}]", "nodes[0].sharing: 'maybe'"),
         ("nodes: [{name: a, product: Tesla-T4, gpus: 1, replicas: 0}]", "nodes[0].replicas: '0'"),
-        ("nodes: [{name: a, product: Tesla-T4, gpus: 1, strangers: 5Gi}]", "nodes[0].strangers: '5Gi'"),
-        ("nodes: [{name: a, product: Tesla-T4, gpus: 1, strangers: [-5Gi]}]", "nodes[0].strangers[0]: '-5Gi'"),
+        ("nodes: [{name: a, product: Tesla-T4, gpus: 1, unmanaged: 5Gi}]", "nodes[0].unmanaged: '5Gi'"),
+        ("nodes: [{name: a, product: Tesla-T4, gpus: 1, unmanaged: [-5Gi]}]", "nodes[0].unmanaged[0]: '-5Gi'"),
         ("nodes: [{name: a, product: Tesla-T4, mig: {tiny: 1}}]", "nodes[0].mig.tiny: 'tiny' is not valid: expected a"),
         ("nodes: [{name: a, product: Tesla-T4, gpus: 1, sharing: true, mig: {1g.5gb: 1}}]", "use MIG, not both"),
         ("nodes: [{name: A_b, product: Tesla-T4, gpus: 1}]", "nodes[0].name: 'A_b' is not valid"),
@@ -215,9 +215,9 @@ def test_it_is_a_cluster(tmp_path: Path) -> None:
 def test_the_first_report_is_complete_and_in_order(tmp_path: Path) -> None:
     _, inbox = started(tmp_path)
     kinds = [type(change) for change in inbox.changes]
-    assert kinds == [*[NodeSeen] * 4, NodesListed, StrangersSeen, PodSeen, PodSeen, PodsListed]
-    strangers = next(change for change in inbox.changes if isinstance(change, StrangersSeen))
-    assert (strangers.name, strangers.used_mib) == ("l40s", (0, 18 * 1024))
+    assert kinds == [*[NodeSeen] * 4, NodesListed, UnmanagedMemorySeen, PodSeen, PodSeen, PodsListed]
+    unmanaged = next(change for change in inbox.changes if isinstance(change, UnmanagedMemorySeen))
+    assert (unmanaged.name, unmanaged.used_mib) == ("l40s", (0, 18 * 1024))
 
 
 def test_a_bind_sets_node_and_annotations_in_one_report(tmp_path: Path) -> None:

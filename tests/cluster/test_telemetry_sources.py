@@ -9,7 +9,7 @@ import pytest
 
 from tests.cluster.telemetry_server import serving
 from vramcast.cluster.dcgm import DcgmTelemetry
-from vramcast.cluster.prometheus import Metrics, PrometheusApi, PrometheusTelemetry
+from vramcast.cluster.prometheus import PrometheusApi, PrometheusTelemetry, SeriesNames
 from vramcast.cluster.sources import choose_telemetry
 from vramcast.cluster.telemetry import HttpReader, TelemetryUnavailable
 from vramcast.outcomes.readings import Device, Interpreter
@@ -17,7 +17,7 @@ from vramcast.settings import load_settings
 
 NOW = 1_700_000_000.0
 LABELS = {"Hostname": "a", "gpu": "0"}
-METRICS = Metrics("FB_USED", "GPU_UTIL", 'cluster="x"')
+METRICS = SeriesNames("FB_USED", "GPU_UTIL", 'cluster="x"')
 
 # As dcgm-exporter 4.x writes it.
 EXPOSITION = """
@@ -49,7 +49,7 @@ def test_a_look_asks_for_every_sample_since_the_last_with_its_own_time() -> None
         return 200, answer([{"metric": LABELS, "values": [[NOW - 20, value], [NOW - 5, value]]}])
 
     with serving(prometheus) as url:
-        frame = telemetry(url).look(NOW - 30, NOW)
+        frame = telemetry(url).poll(NOW - 30, NOW)
     assert asked == [
         {"path": "/api/v1/query", "query": 'FB_USED{cluster="x"}[45s]'},
         {"path": "/api/v1/query", "query": 'GPU_UTIL{cluster="x"}[45s]'},
@@ -79,7 +79,7 @@ def test_without_utilization_memory_is_still_told() -> None:
         return (400, bad) if "UTIL" in query["query"] else (200, answer([{"metric": LABELS, "values": [[NOW, "7"]]}]))
 
     with serving(prometheus) as url:
-        frame = telemetry(url).look(NOW - 30, NOW)
+        frame = telemetry(url).poll(NOW - 30, NOW)
     assert len(frame.memory) == 1
 
 
@@ -100,14 +100,14 @@ def test_an_answer_that_is_none_is_told_with_what_came(status: int, body: bytes,
         serving(lambda _path, _query, _headers: (status, body)) as url,
         pytest.raises(TelemetryUnavailable, match=told),
     ):
-        telemetry(url).look(NOW - 30, NOW)
+        telemetry(url).poll(NOW - 30, NOW)
 
 
 def test_nobody_there_is_told_with_the_address() -> None:
     with serving(lambda _path, _query, _headers: (200, b"")) as url:
         pass
     with pytest.raises(TelemetryUnavailable, match="api/v1/query: no answer"):
-        telemetry(url).look(NOW - 30, NOW)
+        telemetry(url).poll(NOW - 30, NOW)
 
 
 def test_values_that_are_no_numbers_do_not_stop_the_others() -> None:
@@ -116,7 +116,7 @@ def test_values_that_are_no_numbers_do_not_stop_the_others() -> None:
         {"metric": {**LABELS, "gpu": "1"}, "values": [[NOW, "lots"]]},
     ]
     with serving(lambda _path, _query, _headers: (200, answer(result))) as url:
-        frame = telemetry(url).look(NOW - 30, NOW)
+        frame = telemetry(url).poll(NOW - 30, NOW)
     assert [reading.value for reading in frame.memory] == [7.0]
     assert frame.faults["not_a_number"] == 3 + 3  # in both metrics
 
@@ -133,9 +133,9 @@ def test_the_token_is_read_again_for_every_request(tmp_path: Path) -> None:
     with serving(prometheus) as url:
         source = choose_telemetry(load_settings({"prometheus_url": url, "prometheus_token_file": token}, {}))
         assert source is not None
-        source.look(NOW - 30, NOW)
+        source.poll(NOW - 30, NOW)
         token.write_text("second\n")
-        source.look(NOW - 30, NOW)
+        source.poll(NOW - 30, NOW)
     assert [seen[0], seen[-1]] == ["Bearer first", "Bearer second"]
 
 
@@ -150,7 +150,7 @@ def dcgm(*urls: str, hosts: tuple[str, ...] = ("127.0.0.1",)) -> DcgmTelemetry:
 
 def test_an_exporters_own_format_is_read_and_what_is_not_in_it_passed_over() -> None:
     with serving(lambda _path, _query, _headers: (200, EXPOSITION.encode())) as url:
-        frame = dcgm(url).look(0.0, NOW)
+        frame = dcgm(url).poll(0.0, NOW)
     assert [(reading.device, reading.pod, reading.value) for reading in frame.memory] == [
         (Device(0), "ml/train", 10240.0), (Device(1), "", 0.0),
     ]  # fmt: skip
@@ -167,7 +167,7 @@ def test_a_name_stands_for_all_the_exporters_behind_it() -> None:
         return 200, EXPOSITION.encode()
 
     with serving(exporter) as url:
-        dcgm(url, hosts=("127.0.0.1", "localhost")).look(0.0, NOW)
+        dcgm(url, hosts=("127.0.0.1", "localhost")).poll(0.0, NOW)
     assert sorted(asked) == ["127.0.0.1/metrics", "localhost/metrics"]
 
 
@@ -175,9 +175,9 @@ def test_one_exporter_that_is_away_does_not_take_the_others_along() -> None:
     with serving(lambda _path, _query, _headers: (200, b"")) as gone:
         pass
     with serving(lambda _path, _query, _headers: (200, EXPOSITION.encode())) as url:
-        assert len(dcgm(gone, url).look(0.0, NOW).memory) == 2
+        assert len(dcgm(gone, url).poll(0.0, NOW).memory) == 2
     with pytest.raises(TelemetryUnavailable):
-        dcgm(gone).look(0.0, NOW)
+        dcgm(gone).poll(0.0, NOW)
 
 
 def test_an_exporter_remembers_nothing() -> None:

@@ -25,7 +25,7 @@ from tests.cluster.seen import Seen
 from tests.cluster.watching import starting, watching
 from tests.controlplane import eventually
 from vramcast.cluster.kubernetes import KubernetesCluster
-from vramcast.cluster.pulse import Ending
+from vramcast.cluster.pulse import StreamEnd
 from vramcast.placement.changes import Change, NodeSeen, NodesListed, PodGone, PodSeen, PodsListed
 
 # --- lists
@@ -132,7 +132,7 @@ def test_a_stream_that_ends_goes_on_at_once_where_it_was(server: FakeApiServer) 
         assert server.asked("watch pods")[-1].query["resourceVersion"] == place
         assert len(server.asked("list pods")) == 1
         pods = watch.cluster.watch_stats()[1]
-        assert pods.reconnects[Ending.ENDED] == 1
+        assert pods.reconnects[StreamEnd.ENDED] == 1
         assert pods.events == 2
 
 
@@ -165,7 +165,7 @@ def test_a_forgotten_place_means_a_new_list(server: FakeApiServer, gone: Behavio
         server.delete("pods", "old")
         server.put("pods", shared_pod("new"))
         watch.seen.until(lambda seen: seen.pods.keys() == {"uid-new"})
-        assert watch.cluster.watch_stats()[1].reconnects[Ending.GONE] >= 1
+        assert watch.cluster.watch_stats()[1].reconnects[StreamEnd.GONE] >= 1
 
 
 def test_a_server_that_forgets_all_the_time_is_not_asked_in_a_tight_loop(server: FakeApiServer) -> None:
@@ -193,7 +193,7 @@ def test_a_connection_that_breaks_loses_nothing_and_repeats_nothing(server: Fake
         watch.seen.until(lambda seen: len(seen.pods) == 8)
         told = [change.pod.name for change in watch.seen.changes if isinstance(change, PodSeen)]
         assert told == [f"p{i}" for i in range(8)]
-        assert watch.cluster.watch_stats()[1].reconnects[Ending.BROKEN] == 2
+        assert watch.cluster.watch_stats()[1].reconnects[StreamEnd.BROKEN] == 2
         assert len(server.asked("list pods")) == 1
 
 
@@ -214,7 +214,7 @@ def test_silence_is_noticed(server: FakeApiServer) -> None:
     with watching(server, quiet_seconds=0.2) as watch:
         server.put("pods", shared_pod("a"))
         watch.seen.until(lambda seen: "uid-a" in seen.pods)
-        assert watch.cluster.watch_stats()[1].reconnects[Ending.QUIET] >= 1
+        assert watch.cluster.watch_stats()[1].reconnects[StreamEnd.QUIET] >= 1
 
 
 def test_garbage_in_a_stream_starts_it_again(server: FakeApiServer) -> None:
@@ -304,7 +304,7 @@ def test_a_sink_that_fails_is_told_everything_again(server: FakeApiServer) -> No
     server.put("nodes", node("n0"))
     with watching(server, clumsy_sink) as watch:
         assert seen.nodes.keys() == {"n0"}
-        assert watch.cluster.watch_stats()[0].reconnects[Ending.DEFECT] == 1
+        assert watch.cluster.watch_stats()[0].reconnects[StreamEnd.DEFECT] == 1
 
 
 @pytest.mark.parametrize("seed", range(4))

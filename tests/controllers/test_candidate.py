@@ -1,4 +1,4 @@
-"""A candidate in the shadow: compared on live outcomes, promoted by its rule, and never a danger to the office."""
+"""A candidate on trial: compared on live outcomes, promoted by its rule, never a danger to the active model."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.fakes import FakeCluster
 from tests.outcomes.laws import LAWS, Run, runs
 
 from vramcast.app import build_service
-from vramcast.controllers.candidate import Shadow
+from vramcast.controllers.candidate import CandidateTrial
 from vramcast.controllers.learning import Learner
 from vramcast.forecast.adapted import AdaptedForecaster
 from vramcast.forecast.adjustment import UNADJUSTED
@@ -54,7 +54,7 @@ def write_candidate(directory: Path, version: str = "candidate-1", *, width: flo
 
 
 class Stage:
-    """A learner with its shadow, and outcomes that follow what the model in office says."""
+    """A learner with its shadow, and outcomes that follow what the active model says."""
 
     def __init__(self, directory: Path, **settings: Any) -> None:
         flags = {"candidate_artifact": str(directory), "candidate_outcomes": 30, **settings}
@@ -62,14 +62,14 @@ class Stage:
         home = choose_forecaster(made.artifact, made.default_oom_risk, physics_if_unusable=False)
         self.learner = Learner(home.version, made.calibration)
         self.forecaster = AdaptedForecaster(home, self.learner.applied)
-        self.shadow = self.learner.shadow = Shadow(made, self.forecaster, home)
-        self.shadow.look()
+        self.trial = self.learner.trial = CandidateTrial(made, self.forecaster, home)
+        self.trial.poll()
 
     def live(self, count: int, more: float = 1.0, seed: int = 1) -> None:
         for run in runs(LAWS[0], seed, count):
             task = TASKS[run.number % len(TASKS)]
             self.learner.record(self.outcome(run, task, more), task)
-        if asyncio.run(self.shadow.compare_waiting(offload, self.learner.teach)):
+        if asyncio.run(self.trial.compare_waiting(offload, self.learner.teach)):
             self.learner.promote()
 
     def outcome(self, run: Run, task: Task, more: float) -> Outcome:
@@ -85,7 +85,7 @@ class Stage:
         return self.forecaster.forecast(TASKS[0], A100).model_version
 
     def watch(self) -> None:
-        asyncio.run(self.shadow.watch(offload))
+        asyncio.run(self.trial.watch(offload))
 
 
 @pytest.fixture
@@ -95,18 +95,18 @@ def directory(tmp_path: Path) -> Path:
 
 def test_the_candidate_forecasts_every_outcome_and_nobody_sees_it(directory: Path) -> None:
     stage = Stage(directory)
-    office = stage.version()
+    active = stage.version()
     stage.live(40)
-    assert stage.shadow.candidate is not None
-    assert len(stage.shadow.candidate.comparison) == 40
-    assert stage.shadow.standing() is Standing.READY
-    assert stage.version() == office != "candidate-1"
+    assert stage.trial.candidate is not None
+    assert len(stage.trial.candidate.comparison) == 40
+    assert stage.trial.standing() is Standing.READY
+    assert stage.version() == active != "candidate-1"
 
 
 def test_with_manual_promotion_being_ready_is_only_told(directory: Path) -> None:
     stage = Stage(directory, candidate_promotion="manual")
     stage.live(60)
-    assert (stage.shadow.standing(), stage.shadow.promotions) == (Standing.READY, 0)
+    assert (stage.trial.standing(), stage.trial.promotions) == (Standing.READY, 0)
 
 
 def test_a_candidate_that_is_no_worse_takes_over_with_what_it_was_taught(directory: Path) -> None:
@@ -115,20 +115,20 @@ def test_a_candidate_that_is_no_worse_takes_over_with_what_it_was_taught(directo
     assert stage.version() != "candidate-1"
     stage.live(1, more=1.2, seed=2)
     assert stage.version() == "candidate-1"
-    assert stage.shadow.promotions == 1
+    assert stage.trial.promotions == 1
     (cell,) = stage.learner.calibrator.cells()
     assert cell.outcomes == 30
     assert stage.forecaster.forecast(TASKS[0], A100).adjustment.median == pytest.approx(1.2, abs=0.05)
 
 
-def test_one_that_reserves_much_more_or_falls_short_stays_in_the_shadow(tmp_path: Path) -> None:
+def test_one_that_reserves_much_more_or_falls_short_stays_on_trial(tmp_path: Path) -> None:
     for width in (8.0, 0.02):
         stage = Stage(
             write_candidate(tmp_path / f"c{width}", width=width), candidate_promotion="auto", calibration="off"
         )
         stage.live(60)
-        assert stage.shadow.standing() is Standing.WORSE, width
-        assert stage.shadow.promotions == 0
+        assert stage.trial.standing() is Standing.WORSE, width
+        assert stage.trial.promotions == 0
 
 
 def test_a_new_manifest_is_a_new_candidate_that_begins_afresh(directory: Path) -> None:
@@ -136,23 +136,23 @@ def test_a_new_manifest_is_a_new_candidate_that_begins_afresh(directory: Path) -
     stage.live(40)
     write_candidate(directory, "candidate-2")
     stage.watch()
-    assert stage.shadow.candidate is not None
-    assert stage.shadow.candidate.version == "candidate-2"
-    assert stage.shadow.standing() is Standing.WAITING
+    assert stage.trial.candidate is not None
+    assert stage.trial.candidate.version == "candidate-2"
+    assert stage.trial.standing() is Standing.WAITING
     stage.watch()
-    assert stage.shadow.loads == {"ok": 2, "failed": 0}
+    assert stage.trial.loads == {"ok": 2, "failed": 0}
 
 
 def test_a_candidate_may_come_later_and_go_again(tmp_path: Path) -> None:
     stage = Stage(tmp_path / "candidate")
-    assert stage.shadow.standing() is Standing.NONE
+    assert stage.trial.standing() is Standing.NONE
     write_candidate(tmp_path / "candidate")
     stage.watch()
-    assert stage.shadow.standing() is Standing.WAITING
+    assert stage.trial.standing() is Standing.WAITING
     shutil.rmtree(tmp_path / "candidate")
     stage.watch()
-    assert stage.shadow.standing() is Standing.NONE
-    assert stage.shadow.loads["failed"] == 0
+    assert stage.trial.standing() is Standing.NONE
+    assert stage.trial.loads["failed"] == 0
 
 
 def spoil_model(directory: Path) -> None:
@@ -177,12 +177,12 @@ def test_a_corrupt_candidate_never_harms_and_is_told_once(directory: Path, spoil
     stage = Stage(directory, candidate_promotion="auto")
     stage.watch()
     stage.live(40)
-    assert stage.shadow.standing() is Standing.UNUSABLE
-    assert stage.shadow.loads == {"ok": 0, "failed": 1}
+    assert stage.trial.standing() is Standing.UNUSABLE
+    assert stage.trial.loads == {"ok": 0, "failed": 1}
     assert stage.version().startswith("bigru-transformer")
     write_candidate(directory)
     stage.watch()
-    assert stage.shadow.standing() is Standing.WAITING
+    assert stage.trial.standing() is Standing.WAITING
 
 
 def test_a_candidate_that_loads_and_cannot_forecast_is_put_aside(directory: Path) -> None:
@@ -191,8 +191,8 @@ def test_a_candidate_that_loads_and_cannot_forecast_is_put_aside(directory: Path
     stage = Stage(directory, candidate_promotion="auto")
     stage.live(40)
     stage.watch()
-    assert stage.shadow.standing() is Standing.UNUSABLE
-    assert stage.shadow.loads["failed"] == 1
+    assert stage.trial.standing() is Standing.UNUSABLE
+    assert stage.trial.loads["failed"] == 1
     assert stage.version().startswith("bigru-transformer")
 
 
@@ -204,7 +204,7 @@ def test_runs_that_the_former_model_had_forecast_teach_the_promoted_one(director
     before = stage.forecaster.forecast(TASKS[0], A100)
     for outcome, task in under_way:
         stage.learner.record(outcome, task)
-    asyncio.run(stage.shadow.compare_waiting(offload, stage.learner.teach))
+    asyncio.run(stage.trial.compare_waiting(offload, stage.learner.teach))
     (cell,) = stage.learner.calibrator.cells()
     assert cell.outcomes == 55
     assert stage.forecaster.forecast(TASKS[0], A100).bound_bytes > 1.1 * before.bound_bytes
@@ -221,7 +221,7 @@ def test_a_restart_goes_on_with_the_comparison(directory: Path) -> None:
     assert again.version() == "candidate-1"
 
 
-def test_after_a_restart_who_was_promoted_is_in_office_with_what_it_learned(directory: Path) -> None:
+def test_after_a_restart_who_was_promoted_is_active_with_what_it_learned(directory: Path) -> None:
     stage = Stage(directory, candidate_promotion="auto")
     stage.live(40, more=1.2)
     before = stage.forecaster.forecast(TASKS[0], A100)
@@ -229,10 +229,10 @@ def test_after_a_restart_who_was_promoted_is_in_office_with_what_it_learned(dire
     again.learner.restore(json.loads(json.dumps(stage.learner.snapshot())))
     assert again.forecaster.forecast(TASKS[0], A100) == before
     again.watch()
-    assert again.shadow.standing() is Standing.NONE
+    assert again.trial.standing() is Standing.NONE
 
 
-def test_whoever_puts_a_candidate_into_office_by_hand_finds_what_it_was_taught(directory: Path) -> None:
+def test_whoever_puts_a_candidate_into_service_by_hand_finds_what_it_was_taught(directory: Path) -> None:
     stage = Stage(directory)
     stage.live(40, more=1.2)
     by_hand = Stage(directory / "none", artifact=str(directory))
@@ -249,18 +249,18 @@ def test_a_reset_puts_the_artifact_of_the_settings_back(directory: Path) -> None
     assert stage.version() != "candidate-1"
     assert stage.forecaster.forecast(TASKS[0], A100).adjustment == UNADJUSTED
     stage.watch()
-    assert stage.shadow.standing() is Standing.WAITING
+    assert stage.trial.standing() is Standing.WAITING
 
 
-def test_what_is_damaged_of_the_candidate_leaves_the_office_as_it_was(directory: Path) -> None:
+def test_what_is_damaged_of_the_candidate_leaves_the_active_model_as_it_was(directory: Path) -> None:
     stage = Stage(directory)
     stage.live(25, more=1.2)
     stored = json.loads(json.dumps(stage.learner.snapshot()))
-    stored["candidate"]["office"] = [1]
+    stored["candidate"]["active"] = [1]
     again = Stage(directory)
     again.learner.restore(stored)
     assert list(again.learner.calibrator.cells()) == list(stage.learner.calibrator.cells())
-    assert again.shadow.standing() is Standing.WAITING
+    assert again.trial.standing() is Standing.WAITING
 
 
 def test_every_promotion_and_comparison_is_a_change_to_keep(directory: Path) -> None:
@@ -269,7 +269,7 @@ def test_every_promotion_and_comparison_is_a_change_to_keep(directory: Path) -> 
     for seed in range(40):
         stage.live(1, seed=seed)
         revisions.append(stage.learner.revision)
-    assert stage.shadow.promotions == 1
+    assert stage.trial.promotions == 1
     assert revisions == sorted(set(revisions))
 
 
@@ -277,9 +277,9 @@ def test_the_metrics_show_both(directory: Path) -> None:
     settings = load_settings({"candidate_artifact": str(directory)}, {})
     with ThreadPoolExecutor(1) as executor:
         service = build_service(settings, FakeCluster(), executor)
-        shadow = service.learner.shadow
-        assert shadow is not None
-        assert isinstance(shadow.office, ModelForecaster)
+        trial = service.learner.trial
+        assert trial is not None
+        assert isinstance(trial.active, ModelForecaster)
         task = TASKS[0]
         said = service.forecaster.forecast(task, A100)
         outcome = Outcome(
@@ -287,9 +287,9 @@ def test_the_metrics_show_both(directory: Path) -> None:
             said.median_bytes, said.bound_bytes, said.median_bytes, Ending.SUCCEEDED, 0.0,
         )  # fmt: skip
         service.learner.record(replace(outcome, peak_bytes=round(outcome.median_bytes * 1.01)), task)
-        asyncio.run(shadow.compare_waiting(offload, service.learner.teach))
+        asyncio.run(trial.compare_waiting(offload, service.learner.teach))
         client = Client(service)
-        for role in ("office", "candidate"):
+        for role in ("active", "candidate"):
             assert client.metric(f'vramcast_comparison_outcomes{{role="{role}"}}') == 1
             assert client.metric(f'vramcast_comparison_error_ratio{{role="{role}"}}') == pytest.approx(0.01, abs=1e-3)
         assert client.metric('vramcast_candidate_standing{standing="waiting"}') == 1

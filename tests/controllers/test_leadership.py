@@ -17,7 +17,7 @@ OURS = Lease("host-a_1", transitions=3, duration_seconds=15, renewal="12:00:00")
 THEIRS = Lease("host-b_1", transitions=4, duration_seconds=15, renewal="12:00:20")
 
 
-class Office:
+class Election:
     """A follower on host-a, the Lease that it looks at, and how often it took over."""
 
     def __init__(self) -> None:
@@ -25,9 +25,9 @@ class Office:
         self.lease: Lease | None = None
         self.takeovers = 0
         self.fails = False
-        self.follower = LeaseFollower(self._look, "host-a", self._take_over, self.clock, patience_seconds=0.01)
+        self.follower = LeaseFollower(self._poll, "host-a", self._take_over, self.clock, patience_seconds=0.01)
 
-    async def _look(self) -> Lease | None:
+    async def _poll(self) -> Lease | None:
         return self.lease
 
     async def _take_over(self) -> None:
@@ -43,9 +43,9 @@ class Office:
         return self.follower.leading
 
 
-def run(story: Callable[[Office], Awaitable[None]]) -> None:
+def run(story: Callable[[Election], Awaitable[None]]) -> None:
     async def begin() -> None:
-        await story(Office())
+        await story(Election())
 
     asyncio.run(begin())
 
@@ -55,106 +55,106 @@ def renewed(lease: Lease, times: int = 1) -> Lease:
 
 
 def test_who_gets_the_lease_leads_after_a_takeover() -> None:
-    async def story(office: Office) -> None:
-        assert not await office.see(None)
-        assert await office.see(OURS)
-        assert office.takeovers == 1
-        assert await office.see(renewed(OURS))
-        assert office.takeovers == 1
+    async def story(election: Election) -> None:
+        assert not await election.see(None)
+        assert await election.see(OURS)
+        assert election.takeovers == 1
+        assert await election.see(renewed(OURS))
+        assert election.takeovers == 1
 
     run(story)
 
 
 def test_a_lease_that_was_there_before_us_counts_once_it_is_renewed() -> None:
-    async def story(office: Office) -> None:
-        assert not await office.see(OURS)
-        assert not await office.see(OURS)
-        assert await office.see(renewed(OURS))
+    async def story(election: Election) -> None:
+        assert not await election.see(OURS)
+        assert not await election.see(OURS)
+        assert await election.see(renewed(OURS))
 
     run(story)
 
 
 def test_the_lease_of_another_host_is_not_ours_even_if_its_name_begins_alike() -> None:
-    async def story(office: Office) -> None:
-        await office.see(None)
-        assert not await office.see(replace(OURS, holder="host-ab_1"))
-        assert not await office.see(THEIRS)
+    async def story(election: Election) -> None:
+        await election.see(None)
+        assert not await election.see(replace(OURS, holder="host-ab_1"))
+        assert not await election.see(THEIRS)
 
     run(story)
 
 
 def test_without_a_renewal_the_lead_ends_before_another_can_have_it() -> None:
-    async def story(office: Office) -> None:
-        await office.see(None)
-        assert await office.see(OURS)
+    async def story(election: Election) -> None:
+        await election.see(None)
+        assert await election.see(OURS)
         # Ten of fifteen seconds after the last look that did not show this renewal, which was a second ago.
-        office.clock.now += 8.9
-        office.follower.check()
-        office.clock.now += 0.2
+        election.clock.now += 8.9
+        election.follower.check()
+        election.clock.now += 0.2
         with pytest.raises(NotLeading, match="stands by"):
-            office.follower.check()
+            election.follower.check()
 
     run(story)
 
 
 def test_a_process_that_was_stopped_does_not_lead_when_it_goes_on() -> None:
-    async def story(office: Office) -> None:
-        await office.see(None)
-        assert await office.see(OURS)
-        office.clock.now += 14.9
+    async def story(election: Election) -> None:
+        await election.see(None)
+        assert await election.see(OURS)
+        election.clock.now += 14.9
         with pytest.raises(NotLeading):
-            office.follower.check()
+            election.follower.check()
         # A renewal that it finds then may be as old as its sleep: the next one counts.
-        assert not await office.see(renewed(OURS), after_seconds=0.0)
-        assert await office.see(renewed(OURS, 2))
+        assert not await election.see(renewed(OURS), after_seconds=0.0)
+        assert await election.see(renewed(OURS, 2))
 
     run(story)
 
 
 def test_a_lead_that_was_lost_and_won_again_needs_another_takeover() -> None:
-    async def story(office: Office) -> None:
-        await office.see(None)
-        await office.see(OURS)
-        assert not await office.see(THEIRS)
-        assert await office.see(replace(OURS, transitions=5))
-        assert office.takeovers == 2
+    async def story(election: Election) -> None:
+        await election.see(None)
+        await election.see(OURS)
+        assert not await election.see(THEIRS)
+        assert await election.see(replace(OURS, transitions=5))
+        assert election.takeovers == 2
 
     run(story)
 
 
 def test_a_kube_scheduler_that_restarts_on_our_host_begins_another_term() -> None:
-    async def story(office: Office) -> None:
-        await office.see(None)
-        await office.see(OURS)
-        assert await office.see(replace(OURS, holder="host-a_2", transitions=4))
-        assert office.takeovers == 2
+    async def story(election: Election) -> None:
+        await election.see(None)
+        await election.see(OURS)
+        assert await election.see(replace(OURS, holder="host-a_2", transitions=4))
+        assert election.takeovers == 2
 
     run(story)
 
 
 def test_a_takeover_that_fails_is_tried_again_and_nothing_is_decided_meanwhile() -> None:
-    async def story(office: Office) -> None:
-        await office.see(None)
-        office.fails = True
+    async def story(election: Election) -> None:
+        await election.see(None)
+        election.fails = True
         with pytest.raises(WorldUnavailable):
-            await office.see(OURS)
+            await election.see(OURS)
         with pytest.raises(NotLeading, match="not taken over yet"):
-            office.follower.check()
-        office.fails = False
-        assert await office.see(renewed(OURS))
-        assert office.takeovers == 1
+            election.follower.check()
+        election.fails = False
+        assert await election.see(renewed(OURS))
+        assert election.takeovers == 1
 
     run(story)
 
 
 def test_a_question_waits_a_moment_for_the_lease_to_show() -> None:
-    async def story(office: Office) -> None:
-        await office.see(None)
+    async def story(election: Election) -> None:
+        await election.see(None)
         with pytest.raises(NotLeading):
-            await office.follower.await_lead()
-        following = asyncio.create_task(office.follower.follow())
-        office.lease = OURS
-        await office.follower.await_lead()
+            await election.follower.await_lead()
+        following = asyncio.create_task(election.follower.follow())
+        election.lease = OURS
+        await election.follower.await_lead()
         following.cancel()
 
     run(story)

@@ -8,7 +8,7 @@ import pytest
 from tests.api.client import Client
 from tests.fakes import FakeClock, new_fake_service, shared_pod, sharing_node
 
-from vramcast.controllers.maintenance import expire_holds, nudge_turned_away
+from vramcast.controllers.maintenance import expire_holds, requeue_unschedulable
 from vramcast.names import PodUid
 from vramcast.placement.changes import PodGone, PodSeen, PodsListed
 from vramcast.settings import load_settings
@@ -22,7 +22,7 @@ def clock() -> FakeClock:
 @pytest.fixture
 def client(clock: FakeClock) -> Client:
     """One GPU, taken; one pod that was turned away."""
-    settings = load_settings({"settle_wait_seconds": 0}, {})
+    settings = load_settings({"hold_wait_seconds": 0}, {})
     client = Client(new_fake_service([sharing_node("a", 1)], clock=clock, settings=settings))
     first = shared_pod("first", "30Gi")
     client.feasible(first, ["a"])
@@ -31,45 +31,45 @@ def client(clock: FakeClock) -> Client:
     return client
 
 
-def nudge(client: Client) -> list[str]:
-    asyncio.run(nudge_turned_away(client.service))
-    return client.cluster.nudged
+def requeue(client: Client) -> list[str]:
+    asyncio.run(requeue_unschedulable(client.service))
+    return client.cluster.requeued
 
 
-def test_a_turned_away_pod_is_nudged_once_there_is_room(client: Client, clock: FakeClock) -> None:
+def test_a_unschedulable_pod_is_requeued_once_there_is_room(client: Client, clock: FakeClock) -> None:
     clock.now += 10
-    assert nudge(client) == []
+    assert requeue(client) == []
     client.service.apply([PodGone(PodUid("uid-first"))])
     clock.now += 10
-    assert nudge(client) == ["default/waits"]
-    assert client.metric("vramcast_nudges_total") == 1
+    assert requeue(client) == ["default/waits"]
+    assert client.metric("vramcast_requeues_total") == 1
 
 
 def test_a_pod_is_given_time_to_come_by_itself(client: Client, clock: FakeClock) -> None:
     client.service.apply([PodGone(PodUid("uid-first"))])
     clock.now += 1
-    assert nudge(client) == []
+    assert requeue(client) == []
 
 
-def test_nudges_get_rarer(client: Client, clock: FakeClock) -> None:
+def test_requeues_get_rarer(client: Client, clock: FakeClock) -> None:
     client.service.apply([PodGone(PodUid("uid-first"))])
     for _ in range(600):
         clock.now += 1
-        nudge(client)
-    assert 5 <= len(client.cluster.nudged) <= 12
+        requeue(client)
+    assert 5 <= len(client.cluster.requeued) <= 12
 
 
-def test_a_pod_that_is_placed_or_gone_is_not_nudged(client: Client, clock: FakeClock) -> None:
+def test_a_pod_that_is_placed_or_gone_is_not_requeued(client: Client, clock: FakeClock) -> None:
     client.service.apply([PodGone(PodUid("uid-first")), PodGone(PodUid("uid-waits"))])
     clock.now += 100
-    assert nudge(client) == []
+    assert requeue(client) == []
 
 
-def test_a_pod_that_was_deleted_while_nobody_watched_is_not_nudged(client: Client, clock: FakeClock) -> None:
+def test_a_pod_that_was_deleted_while_nobody_watched_is_not_requeued(client: Client, clock: FakeClock) -> None:
     client.service.apply([PodsListed(frozenset(), clock.now + 1)])
     clock.now += 100
-    assert nudge(client) == []
-    assert len(client.service.turned_away) == 0
+    assert requeue(client) == []
+    assert len(client.service.unschedulable) == 0
 
 
 def test_expired_holds_are_counted_and_told(client: Client, clock: FakeClock) -> None:

@@ -19,7 +19,7 @@ from vramcast.names import NodeName, PodUid
 from vramcast.task.pod import Assignment, PodRecord
 
 
-class FakeElectorate(FakeCluster):
+class FakeElectionApi(FakeCluster):
     """`answers`: pods that are not what they were in the list by the time that they are touched."""
 
     def __init__(self, *listed: PodRecord) -> None:
@@ -63,7 +63,7 @@ def room(client: Client) -> list[int]:
     return [view.room_mib for view in client.service.state.ledger.device_views(NodeName("a"))]
 
 
-def taken_over(cluster: FakeElectorate) -> Client:
+def taken_over(cluster: FakeElectionApi) -> Client:
     client = Client(new_fake_service([sharing_node("a", 2)], cluster=cluster))
     client.service.leadership = Elected()
     asyncio.run(take_over(client.service, cluster))
@@ -73,40 +73,40 @@ def taken_over(cluster: FakeElectorate) -> Client:
 def test_pending_pods_that_may_get_a_gpu_are_touched_and_no_others() -> None:
     plain = record(pod_manifest("plain"))
     placed = bound(record(shared_pod("placed")), "a", 0, 10240)
-    cluster = FakeElectorate(record(shared_pod("waits")), plain, placed)
+    cluster = FakeElectionApi(record(shared_pod("waits")), plain, placed)
     taken_over(cluster)
     assert cluster.touched == ["waits"]
 
 
 def test_what_the_watch_has_not_shown_yet_counts() -> None:
     before = room(Client(new_fake_service([sharing_node("a", 2)])))
-    cluster = FakeElectorate(bound(record(shared_pod("placed")), "a", 0, 10240))
+    cluster = FakeElectionApi(bound(record(shared_pod("placed")), "a", 0, 10240))
     assert room(taken_over(cluster)) == [before[0] - 10240, before[1]]
 
 
 def test_a_binding_that_came_through_just_before_the_touch_counts() -> None:
     waits = record(shared_pod("waits"))
-    cluster = FakeElectorate(waits)
+    cluster = FakeElectionApi(waits)
     before = room(Client(new_fake_service([sharing_node("a", 2)])))
     cluster.answers["waits"] = bound(waits, "a", 1, 10240)
     assert room(taken_over(cluster)) == [before[0], before[1] - 10240]
 
 
 def test_a_pod_that_went_away_meanwhile_is_no_obstacle() -> None:
-    cluster = FakeElectorate(record(shared_pod("gone")))
+    cluster = FakeElectionApi(record(shared_pod("gone")))
     cluster.answers["gone"] = None
     taken_over(cluster)
 
 
 def test_before_the_cluster_is_known_there_is_no_takeover() -> None:
-    cluster = FakeElectorate()
+    cluster = FakeElectionApi()
     service = new_fake_service([sharing_node("a", 2)], cluster=cluster, synced=False)
     with pytest.raises(WorldUnavailable):
         asyncio.run(take_over(service, cluster))
 
 
 def test_the_binding_names_the_version_of_the_touch_even_if_the_scheduler_has_not_seen_it() -> None:
-    client = taken_over(FakeElectorate(record(shared_pod("waits"))))
+    client = taken_over(FakeElectionApi(record(shared_pod("waits"))))
     stale = shared_pod("waits")
     stale["metadata"]["resourceVersion"] = "1"
     client.feasible(stale, ["a"])
@@ -124,7 +124,7 @@ def test_without_an_election_no_version_is_named() -> None:
 
 
 def test_a_bind_that_comes_after_the_lead_is_lost_is_not_written() -> None:
-    client = taken_over(FakeElectorate())
+    client = taken_over(FakeElectionApi())
     pod = shared_pod("p")
     client.feasible(pod, ["a"])
     assert isinstance(client.service.leadership, Elected)

@@ -1,4 +1,4 @@
-"""From looks at telemetry to room on GPUs and to outcomes, in a whole service with a telemetry of its own."""
+"""From telemetry polls to room on GPUs and to outcomes, in a whole service with a telemetry of its own."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.fakes import FakeClock, FakeCluster, new_fake_service, pod_manifest, 
 
 from vramcast.cluster.objects import Pod, to_record
 from vramcast.cluster.telemetry import TelemetryUnavailable
-from vramcast.controllers.telemetry import look
+from vramcast.controllers.telemetry import poll
 from vramcast.names import NodeName, PodUid
 from vramcast.outcomes.outcome import Ending, Outcome
 from vramcast.outcomes.readings import Frame, Interpreter, Series
@@ -29,7 +29,7 @@ SUMMARY = {
     "share": "true", "architecture": "cnn", "parameters": "25.6M", "activations": "11.1M", "batch-size": "64",
 }  # fmt: skip
 SETTINGS = {
-    "settle_wait_seconds": 0, "telemetry_interval_seconds": 15, "telemetry_lag_seconds": 10, "min_run_seconds": 30,
+    "hold_wait_seconds": 0, "telemetry_interval_seconds": 15, "telemetry_lag_seconds": 10, "min_run_seconds": 30,
     "telemetry_stale_seconds": 60,
 }  # fmt: skip
 
@@ -52,7 +52,7 @@ class FakeTelemetry:
         """A scrape."""
         self.past += [(self.clock.now + self.skew_seconds, gpu, mib) for gpu, mib in self.used_mib.items()]
 
-    def look(self, since: float, now: float) -> Frame:
+    def poll(self, since: float, now: float) -> Frame:
         return self._read("look", since - 15, now)
 
     def history(self, since: float, now: float) -> Frame:
@@ -105,12 +105,12 @@ class World:
             while self.clock.now < end:
                 self.clock.now += step
                 self.telemetry.tick()
-                await look(self.service, self.telemetry)
+                await poll(self.service, self.telemetry)
 
         asyncio.run(live())
 
-    def look(self) -> None:
-        asyncio.run(look(self.service, self.telemetry))
+    def poll(self) -> None:
+        asyncio.run(poll(self.service, self.telemetry))
 
     def place(self, name: str, annotations: dict[str, str] | None = None) -> dict[str, Any]:
         """Through filter and bind, and seen in the watch. As the API server shows it then."""
@@ -176,10 +176,10 @@ def reserved_mib(world: World, name: str) -> int:
     return promise.need_mib
 
 
-# --- strangers
+# --- unmanaged memory
 
 
-def test_a_stranger_of_ten_gib_keeps_pods_off_its_gpu_from_the_next_look_on(world: World) -> None:
+def test_unmanaged_memory_of_ten_gib_keeps_pods_off_its_gpu_from_the_next_poll_on(world: World) -> None:
     free = world.room(0)
     world.telemetry.used_mib = {0: 10_240.0, 1: 0.0}
     world.pass_time(15)
@@ -187,11 +187,11 @@ def test_a_stranger_of_ten_gib_keeps_pods_off_its_gpu_from_the_next_look_on(worl
     assert world.room(1) == free
     answer = asyncio.run(world.client.filter(shared_pod("large", "35Gi", gpus="2"), ["a"]))
     assert "outside" in str(answer["FailedNodes"]) or "outside" in str(answer["FailedAndUnresolvableNodes"]), answer
-    assert world.metric("vramcast_strangers_bytes") == 10_240 * MIB
-    assert world.metric("vramcast_node_rejections_total", reason="strangers") == 1
+    assert world.metric("vramcast_unmanaged_bytes") == 10_240 * MIB
+    assert world.metric("vramcast_node_rejections_total", reason="unmanaged") == 1
 
 
-def test_a_stranger_that_leaves_gives_its_room_back(world: World) -> None:
+def test_unmanaged_memory_that_leaves_gives_its_room_back(world: World) -> None:
     free = world.room(0)
     world.telemetry.used_mib = {0: 10_240.0, 1: 0.0}
     world.pass_time(15)
@@ -242,7 +242,7 @@ def test_without_telemetry_promises_alone_decide_and_the_age_says_so(world: Worl
     world.pass_time(600)
     assert world.room(0) == free
     assert world.metric("vramcast_telemetry_age_seconds") == pytest.approx(600)
-    assert world.metric("vramcast_telemetry_looks_total", result="failed") == 40
+    assert world.metric("vramcast_telemetry_polls_total", result="failed") == 40
     world.place("p")
     world.telemetry.away = False
     world.pass_time(15)
@@ -509,7 +509,7 @@ def test_a_replica_that_does_not_lead_counts_nothing_and_shows_nothing(world: Wo
     world.telemetry.used_mib = {0: 1_000.0, 1: 10_240.0}
     free = world.room(1)
     world.pass_time(60)
-    # Strangers are everybody's business: it may lead the next moment.
+    # Unmanaged memory are everybody's business: it may lead the next moment.
     assert world.room(1) == free - 10_240
     world.finish(pod)
     world.pass_time(60)

@@ -169,7 +169,7 @@ class Api:
     def bind(
         self, name: str, node: str, annotations: Mapping[str, str] | None = None, namespace: str = "default"
     ) -> None:
-        """What a scheduler does last; for tests that play the scheduler or a stranger themselves."""
+        """What a scheduler does last; for tests that play the scheduler or an unmanaged process themselves."""
         binding = {
             "apiVersion": "v1",
             "kind": "Binding",

@@ -14,7 +14,7 @@ def submits() -> list[Submit]:
 def test_the_demo_cluster_is_six_nodes_of_every_kind() -> None:
     found = read_cluster_file(CLUSTER_FILE)
     assert len(found.nodes) == 6
-    assert found.strangers_mib
+    assert found.unmanaged_mib
     assert found.pods
 
 

@@ -10,7 +10,7 @@ from tests.forecast.test_levels import A100, RISK, forecaster, said, told, total
 from vramcast.forecast import catalog as catalogs
 from vramcast.forecast import forecaster as forecasters
 from vramcast.forecast.catalog import CatalogUnusable, Line, builtin_catalog
-from vramcast.forecast.catalog_match import DOUBT, layers_of, lookalike
+from vramcast.forecast.catalog_match import DOUBT, layers_of, match_catalog
 from vramcast.forecast.profiles import encode_profile
 
 RESNET = "timm/resnet50"
@@ -28,7 +28,7 @@ def scaled(name: str, ratio: float) -> dict[str, str]:
 
 
 def recognized(words: dict[str, str]) -> Line | None:
-    return lookalike(builtin_catalog().lines(), told(words))
+    return match_catalog(builtin_catalog().lines(), told(words))
 
 
 def test_its_numbers_are_as_good_as_its_name() -> None:
@@ -88,7 +88,7 @@ def test_a_mistaken_network_costs_less_than_the_doubt() -> None:
             continue
         profile = catalog.profile(line, None, None)
         task = told(totals(profile))
-        taken = lookalike(others, task)
+        taken = match_catalog(others, task)
         if taken is not None:
             mistaken += 1
             instead = forecaster().forecast_network(layers_of(catalog, taken, task), task, A100, RISK)

@@ -67,7 +67,7 @@ def test_a_new_family_is_never_given_less_because_of_others() -> None:
     assert calibrator.adjustment(A100, "mlp", RISK) == UNADJUSTED
 
 
-def test_a_miss_widens_and_a_death_widens_more_but_neither_without_limit() -> None:
+def test_a_miss_widens_and_an_oom_widens_more_but_neither_without_limit() -> None:
     law = BY_NAME["the model is right"]
     run = replace(next(runs(law, 1, 1)), need_bytes=1e15)
     for deadly, widest in ((False, DEFAULT_TUNING.widest_step), (True, DEFAULT_TUNING.widest_oom_step)):

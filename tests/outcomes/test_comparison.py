@@ -57,14 +57,14 @@ def test_one_that_knows_what_the_other_does_not_is_ready() -> None:
     law = next(law for law in LAWS if law.name == "20 % more")
     comparison = compared(150, law, median=1.2)
     assert comparison.standing(100) is Standing.READY
-    office, candidate = summarize(comparison.office), summarize(comparison.candidate)
-    assert office.coverage < 0.3
+    active, candidate = summarize(comparison.active), summarize(comparison.candidate)
+    assert active.coverage < 0.3
     assert candidate.coverage > 0.9
-    assert candidate.loss < 0.5 * office.loss
-    assert candidate.error_ratio < office.error_ratio
+    assert candidate.loss < 0.5 * active.loss
+    assert candidate.error_ratio < active.error_ratio
 
 
-def death(bound_bytes: int = 100) -> Outcome:
+def record(bound_bytes: int = 100) -> Outcome:
     seen = finish(next(runs(RIGHT, 1, 1)), RIGHT, UNADJUSTED)
     return replace(seen, median_bytes=90, bound_bytes=bound_bytes, peak_bytes=bound_bytes, ending=Ending.OOM)
 
@@ -74,30 +74,30 @@ def forecast(median: int, bound: int) -> Forecast:
 
 
 def test_with_more_than_what_it_died_at_it_is_not_known_whether_it_would_have_died() -> None:
-    assert retell(death(), forecast(90, 99)).ending is Ending.OOM
-    spared = retell(death(), forecast(110, 120))
+    assert retell(record(), forecast(90, 99)).ending is Ending.OOM
+    spared = retell(record(), forecast(110, 120))
     assert spared.ending is Ending.FAILED
     assert spared.covered
     assert judge(spared).loss == 0.0
-    assert judge(retell(death(), forecast(90, 99))).loss > 0.1
+    assert judge(retell(record(), forecast(90, 99))).loss > 0.1
 
 
 def test_a_run_that_was_stopped_is_no_reason_to_promise_less() -> None:
-    stopped = replace(death(), ending=Ending.STOPPED, peak_bytes=50)
+    stopped = replace(record(), ending=Ending.STOPPED, peak_bytes=50)
     verdict = judge(retell(stopped, forecast(90, 100)))
     assert (verdict.loss, verdict.error, verdict.reserved) == (0.0, None, None)
 
 
 def test_what_is_stored_is_what_was_compared() -> None:
     comparison = compared(250, LAWS[-2], median=1.1)
-    comparison.add(death(), retell(death(), forecast(110, 120)))
+    comparison.add(record(), retell(record(), forecast(110, 120)))
     stored = json.dumps(comparison_json(comparison))
     assert read_comparison(json.loads(stored)) == comparison
     assert len(stored) < 20_000
 
 
 @pytest.mark.parametrize(
-    "damaged", [{}, {"office": [1], "candidate": []}, {"office": [1, 1, 1, 1, 1], "candidate": []}]
+    "damaged", [{}, {"active": [1], "candidate": []}, {"active": [1, 1, 1, 1, 1], "candidate": []}]
 )
 def test_a_damaged_comparison_is_refused(damaged: dict[str, list[int]]) -> None:
     with pytest.raises((ValueError, KeyError, TypeError)):

@@ -11,8 +11,8 @@ from tests.outcomes.laws import LAWS, MODEL, RISK, finish, runs
 from vramcast.forecast.adjustment import UNADJUSTED
 from vramcast.names import Product
 from vramcast.outcomes.calibration import MAX_CELLS, Calibrator
-from vramcast.outcomes.learned import cell_json, death_json, read_cell, read_death
-from vramcast.outcomes.oom_history import ABOVE, MAX_RETURNS, Returns
+from vramcast.outcomes.learned import cell_json, oom_json, read_cell, read_oom
+from vramcast.outcomes.oom_history import ABOVE, MAX_OOM_RECORDS, OomHistory
 from vramcast.outcomes.outcome import Ending, Outcome
 
 A100 = "NVIDIA-A100-SXM4-40GB"
@@ -50,18 +50,18 @@ def test_a_damaged_cell_is_refused(changes: dict[str, object]) -> None:
         read_cell(cell_json(cell) | changes)
 
 
-def death(pod: str = "team/train-7-x", owner: str = "Job/train-7", fingerprint: str = "f1", **more: int) -> Outcome:
+def record(pod: str = "team/train-7-x", owner: str = "Job/train-7", fingerprint: str = "f1", **more: int) -> Outcome:
     outcome = finish(next(runs(LAW, 3, 1)), LAW, UNADJUSTED)
     values = {"bound_bytes": 10_000, "peak_bytes": 9_000} | more
     return replace(outcome, pod=pod, owner=owner, fingerprint=fingerprint, ending=Ending.OOM, **values)
 
 
 def test_who_died_comes_back_to_more_than_what_killed_it() -> None:
-    returns = Returns()
-    returns.record(death())
-    assert returns.floor_bytes("team", "train-7-y", "Job/train-7", "f1") == round(10_000 * ABOVE)
-    returns.record(death(bound_bytes=12_000, peak_bytes=13_000))
-    assert returns.floor_bytes("team", "train-7-z", "Job/train-7", "f1") == round(13_000 * ABOVE)
+    oom_history = OomHistory()
+    oom_history.record(record())
+    assert oom_history.floor_bytes("team", "train-7-y", "Job/train-7", "f1") == round(10_000 * ABOVE)
+    oom_history.record(record(bound_bytes=12_000, peak_bytes=13_000))
+    assert oom_history.floor_bytes("team", "train-7-z", "Job/train-7", "f1") == round(13_000 * ABOVE)
 
 
 @pytest.mark.parametrize(
@@ -69,31 +69,31 @@ def test_who_died_comes_back_to_more_than_what_killed_it() -> None:
     [("other", "a", "Job/train-7", "f1"), ("team", "a", "Job/train-8", "f1"), ("team", "a", "Job/train-7", "f2")],
 )
 def test_another_namespace_owner_or_task_is_somebody_else(other: tuple[str, str, str, str]) -> None:
-    returns = Returns()
-    returns.record(death())
-    assert returns.floor_bytes(*other) == 0
+    oom_history = OomHistory()
+    oom_history.record(record())
+    assert oom_history.floor_bytes(*other) == 0
 
 
 def test_a_pod_that_nothing_owns_is_known_by_its_name() -> None:
-    returns = Returns()
-    returns.record(death(pod="team/mine", owner=""))
-    assert returns.floor_bytes("team", "mine", "", "f1") > 0
-    assert returns.floor_bytes("team", "yours", "", "f1") == 0
+    oom_history = OomHistory()
+    oom_history.record(record(pod="team/mine", owner=""))
+    assert oom_history.floor_bytes("team", "mine", "", "f1") > 0
+    assert oom_history.floor_bytes("team", "yours", "", "f1") == 0
 
 
-def test_only_deaths_are_remembered_and_the_oldest_goes_first() -> None:
-    returns = Returns()
-    returns.record(replace(death(), ending=Ending.FAILED))
-    assert len(returns) == 0
-    for number in range(MAX_RETURNS + 1):
-        returns.record(death(owner=f"Job/{number}"))
-    assert len(returns) == MAX_RETURNS
-    assert returns.floor_bytes("team", "a", "Job/0", "f1") == 0
+def test_only_ooms_are_remembered_and_the_oldest_goes_first() -> None:
+    oom_history = OomHistory()
+    oom_history.record(replace(record(), ending=Ending.FAILED))
+    assert len(oom_history) == 0
+    for number in range(MAX_OOM_RECORDS + 1):
+        oom_history.record(record(owner=f"Job/{number}"))
+    assert len(oom_history) == MAX_OOM_RECORDS
+    assert oom_history.floor_bytes("team", "a", "Job/0", "f1") == 0
 
 
-def test_deaths_survive_the_way_over_json() -> None:
-    returns, restored = Returns(), Returns()
-    returns.record(death())
-    returns.record(replace(death(owner="Job/8"), product=Product("T4"), ended_at=5.0))
-    restored.put([read_death(values) for values in json.loads(json.dumps([death_json(d) for d in returns.deaths()]))])
-    assert list(restored.deaths()) == list(returns.deaths())
+def test_oom_history_survive_the_way_over_json() -> None:
+    oom_history, restored = OomHistory(), OomHistory()
+    oom_history.record(record())
+    oom_history.record(replace(record(owner="Job/8"), product=Product("T4"), ended_at=5.0))
+    restored.put([read_oom(values) for values in json.loads(json.dumps([oom_json(d) for d in oom_history.records()]))])
+    assert list(restored.records()) == list(oom_history.records())

@@ -11,7 +11,7 @@ from vramcast.names import NodeName, PodUid
 from vramcast.outcomes.observation import Findings, Observer
 from vramcast.outcomes.readings import Fault, Interpreter, Series
 from vramcast.outcomes.tenancy import Tenancy
-from vramcast.placement.changes import NodeSeen, StrangersSeen
+from vramcast.placement.changes import NodeSeen, UnmanagedMemorySeen
 from vramcast.placement.gpus import SHARED_GPU
 from vramcast.placement.ledger import Ledger
 from vramcast.placement.promises import Promise, State
@@ -40,9 +40,9 @@ def tenancy_of(*promises: Promise, since: float = NOW - 500) -> Tenancy:
     return tenancy
 
 
-def test_a_stranger_is_seen_in_the_first_look() -> None:
+def test_unmanaged_memory_is_seen_in_the_first_poll() -> None:
     found = study(Observer(), tenancy_of(), series(10_240, NOW - 3))
-    assert found.strangers_mib == {NODE: (NOW - 3, (10_240, 0))}
+    assert found.unmanaged_mib == {NODE: (NOW - 3, (10_240, 0))}
 
 
 def test_every_sample_of_a_look_is_used_and_the_newest_stands() -> None:
@@ -65,7 +65,7 @@ def test_what_was_on_the_gpu_before_is_remembered_between_looks() -> None:
     study(observer, tenancy, series(6_000, NOW - 100))
     found = study(observer, tenancy, series(14_000, NOW))
     assert found.sightings[0].used_mib == 8_000
-    assert found.strangers_mib[NODE][1] == (6_000, 0)
+    assert found.unmanaged_mib[NODE][1] == (6_000, 0)
 
 
 def test_a_sample_belongs_to_who_was_there_then_and_not_to_who_is_there_now() -> None:
@@ -76,16 +76,16 @@ def test_a_sample_belongs_to_who_was_there_then_and_not_to_who_is_there_now() ->
     assert {(sighting.uid, sighting.used_mib) for sighting in found.sightings} == {("old", 9_000), ("new", 4_000)}
 
 
-def test_of_a_pod_that_has_just_ended_nothing_is_left_to_strangers() -> None:
+def test_of_a_pod_that_has_just_ended_nothing_is_left_to_unmanaged() -> None:
     tenancy = tenancy_of(promise("p", 10_000, 0))
     tenancy.leave(PodUid("p"), NOW - 10)
-    assert study(Observer(), tenancy, series(9_000, NOW)).strangers_mib[NODE][1] == (0, 0)
+    assert study(Observer(), tenancy, series(9_000, NOW)).unmanaged_mib[NODE][1] == (0, 0)
 
 
 def test_a_value_beyond_the_gpu_is_another_unit() -> None:
     found = study(Observer(), tenancy_of(), series(50_000, NOW))
     assert found.faults == {Fault.UNIT: 1}
-    assert found.strangers_mib == {}
+    assert found.unmanaged_mib == {}
 
 
 def test_nodes_and_gpus_that_do_not_exist_are_counted() -> None:
@@ -122,17 +122,17 @@ def test_no_telemetry_ever_gives_more_room_than_the_promises_leave(given: list[S
         state.ledger.promise(made)
     before = [view.room_mib for view in state.ledger.device_views(NODE)]
     tenancy = tenancy_of(*promises)
-    for name, (_, used_mib) in study(Observer(), tenancy, *given).strangers_mib.items():
-        state.apply(StrangersSeen(name, used_mib), 0.0)
+    for name, (_, used_mib) in study(Observer(), tenancy, *given).unmanaged_mib.items():
+        state.apply(UnmanagedMemorySeen(name, used_mib), 0.0)
     after = [view.room_mib for view in state.ledger.device_views(NODE)]
     assert all(now <= then for now, then in zip(after, before, strict=True))
     assert sorted(p.uid for p in state.ledger.promises()) == sorted(p.uid for p in promises)
 
 
 @given(st.lists(st.integers(0, 39_000), min_size=1, max_size=30), st.integers(0, 39_000))
-def test_a_pod_and_a_stranger_never_count_for_less_than_what_is_used(used: list[int], need_mib: int) -> None:
+def test_a_pod_and_unmanaged_memory_never_count_for_less_than_what_is_used(used: list[int], need_mib: int) -> None:
     """Room on a GPU is never more than what telemetry shows free."""
     tenancy, observer = tenancy_of(promise("p", need_mib, 0)), Observer()
     for step, mib in enumerate(used):
         found = study(observer, tenancy, series(mib, NOW - len(used) + step))
-        assert need_mib + found.strangers_mib[NODE][1][0] >= mib
+        assert need_mib + found.unmanaged_mib[NODE][1][0] >= mib

@@ -27,7 +27,7 @@ def test_what_was_learned_by_then_is_taken_off_again() -> None:
     assert adjusted.margin == pytest.approx(plain.margin, abs=2e-4)
 
 
-def test_a_death_says_more_than_what_was_seen() -> None:
+def test_an_oom_says_more_than_what_was_seen() -> None:
     run = next(runs(LAW, 1, 1))
     outcome = replace(finish(run, LAW, UNADJUSTED), ending=Ending.OOM, peak_bytes=1)
     score = score_outcome(outcome)

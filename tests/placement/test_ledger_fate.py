@@ -80,7 +80,7 @@ def test_a_refused_bind_gives_the_room_back() -> None:
 def test_a_bind_without_an_answer_keeps_its_room_until_the_fate_is_known() -> None:
     ledger = ledger_of(sharing_node("n1", 1000), sharing_node("n2", 1000))
     take(ledger, demand("a", 600), "n1")
-    ledger.mark(A, N1, State.UNSURE, 1.0)
+    ledger.mark(A, N1, State.UNCONFIRMED, 1.0)
     take(ledger, demand("a", 600), "n2")
     assert (room(ledger, "n1"), room(ledger, "n2")) == ([400], [400])
     ledger.promise(bound("a", "n2", 600, 0))
@@ -92,7 +92,7 @@ def test_a_late_refusal_does_not_take_a_bound_pods_room() -> None:
     take(ledger, demand("a", 600), "n1")
     ledger.promise(bound("a", "n1", 600, 0))
     ledger.withdraw(A, N1)
-    ledger.mark(A, N1, State.UNSURE, 5.0)
+    ledger.mark(A, N1, State.UNCONFIRMED, 5.0)
     promise = ledger.promise_of(A)
     assert promise is not None
     assert promise.state is State.BOUND

@@ -75,11 +75,11 @@ def test_more_whole_gpus_than_the_node_has_never_fit() -> None:
     assert reason(ledger, demand("a", 10, 3, WHOLE_GPU), "n1") is Reason.TOO_FEW_GPUS
 
 
-def test_strangers_on_any_gpu_count_where_the_kubelet_picks() -> None:
+def test_unmanaged_on_any_gpu_count_where_the_kubelet_picks() -> None:
     ledger = ledger_of(whole_node("n1", 1000, count=2))
-    ledger.set_strangers(N1, (0, 300))
+    ledger.set_unmanaged(N1, (0, 300))
     assert reason(ledger, demand("a", 700, resource=WHOLE_GPU), "n1") is Reason.FITS
-    assert reason(ledger, demand("a", 701, resource=WHOLE_GPU), "n1") is Reason.STRANGERS
+    assert reason(ledger, demand("a", 701, resource=WHOLE_GPU), "n1") is Reason.UNMANAGED
 
 
 def test_an_undescribed_pod_fits_a_whole_gpu() -> None:
@@ -135,13 +135,13 @@ def test_gpus_of_different_sizes_on_one_node_are_told_apart() -> None:
     assert reason(ledger, demand("b", 1001), "n1") is Reason.TOO_SMALL
 
 
-def test_strangers_take_room_on_their_own_gpu_only() -> None:
+def test_unmanaged_take_room_on_their_own_gpu_only() -> None:
     ledger = ledger_of(sharing_node("n1", 1000, 1000))
-    ledger.set_strangers(N1, (900,))
+    ledger.set_unmanaged(N1, (900,))
     assert room(ledger, "n1") == [100, 1000]
     ledger.promise(bound("a", "n1", 1000, 1))
-    assert reason(ledger, demand("b", 200), "n1") is Reason.STRANGERS
-    ledger.set_strangers(N1, ())
+    assert reason(ledger, demand("b", 200), "n1") is Reason.UNMANAGED
+    ledger.set_unmanaged(N1, ())
     assert reason(ledger, demand("b", 200), "n1") is Reason.FITS
 
 
@@ -336,7 +336,7 @@ def test_a_pod_that_ends_while_its_node_is_gone_leaves_nothing_behind() -> None:
 def test_a_column_that_is_used_again_brings_nothing_from_the_node_before() -> None:
     ledger = ledger_of(sharing_node("n1", 1000, 1000), sharing_node("n2", 700))
     take(ledger, demand("a", 900), "n1")
-    ledger.set_strangers(N1, (50, 50))
+    ledger.set_unmanaged(N1, (50, 50))
     hold(ledger, demand("b", 500), "n1", "n2")
     ledger.drop_node(N1)
     ledger.put_node(sharing_node("n3", 800))
@@ -393,22 +393,22 @@ _TENANTS = st.lists(st.tuples(_NEEDS, st.integers(0, 2)), max_size=4)
     sizes=st.lists(st.integers(1, 1000), min_size=1, max_size=3),
     extra=st.integers(0, 500),
     tenants=_TENANTS,
-    strangers=st.lists(st.integers(0, 300), max_size=3),
+    unmanaged=st.lists(st.integers(0, 300), max_size=3),
     need=_NEEDS,
     count=st.integers(1, 3),
 )
-def test_larger_gpus_fewer_tenants_and_fewer_strangers_never_turn_a_fit_into_a_no_fit(
-    sizes: list[int], extra: int, tenants: list[tuple[int, int]], strangers: list[int], need: int, count: int
+def test_larger_gpus_fewer_tenants_and_fewer_unmanaged_never_turn_a_fit_into_a_no_fit(
+    sizes: list[int], extra: int, tenants: list[tuple[int, int]], unmanaged: list[int], need: int, count: int
 ) -> None:
     ledger = ledger_of(sharing_node("n1", *sizes))
-    ledger.set_strangers(N1, tuple(strangers))
+    ledger.set_unmanaged(N1, tuple(unmanaged))
     for n, (tenant_need, index) in enumerate(tenants):
         ledger.promise(bound(f"t{n}", "n1", tenant_need, index))
     wanted = demand("new", need, count)
     steps = [reason(ledger, wanted, "n1") is Reason.FITS]
     ledger.put_node(sharing_node("n1", *(size + extra for size in sizes)))
     steps.append(reason(ledger, wanted, "n1") is Reason.FITS)
-    ledger.set_strangers(N1, tuple(used // 2 for used in strangers))
+    ledger.set_unmanaged(N1, tuple(used // 2 for used in unmanaged))
     steps.append(reason(ledger, wanted, "n1") is Reason.FITS)
     for n in range(len(tenants)):
         ledger.forget(PodUid(f"t{n}"))
@@ -432,6 +432,6 @@ def test_a_larger_time_sliced_gpu_never_turns_a_fit_into_a_no_fit(
 def test_a_state_of_a_promise_changes_nothing_about_its_room() -> None:
     ledger = ledger_of(sharing_node("n1", 1000))
     take(ledger, demand("a", 600), "n1")
-    for state in (State.UNSURE, State.BINDING, State.BOUND):
+    for state in (State.UNCONFIRMED, State.BINDING, State.BOUND):
         ledger.mark(PodUid("a"), N1, state, 1.0)
         assert room(ledger, "n1") == [400]

@@ -22,7 +22,7 @@ from vramcast.placement.changes import (
     PodGone,
     PodSeen,
     PodsListed,
-    StrangersSeen,
+    UnmanagedMemorySeen,
 )
 from vramcast.placement.gpus import SHARED_GPU, WHOLE_GPU, NodeGpus
 from vramcast.placement.ledger import Ledger
@@ -88,7 +88,7 @@ class LedgerMachine(RuleBasedStateMachine):
         self.present: set[str] = set()
         # Nodes that shrank under their pods, or that another scheduler filled: there over-full is nobody's promise.
         self.spoilt: set[str] = set()
-        self.strangers: dict[str, tuple[int, ...]] = {}
+        self.unmanaged: dict[str, tuple[int, ...]] = {}
         self.writes: list[Write] = []
         self.watch: list[Change] = []
         self.list_under_way: tuple[list[PodRecord], float] | None = None
@@ -131,15 +131,15 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @rule(name=st.sampled_from(NODES), data=st.data())
     def node_changes(self, name: str, data: st.DataObject) -> None:
-        """Grows, comes back, goes, is recreated with other GPUs, or gets strangers; shrinking is the rarest."""
-        what = data.draw(st.sampled_from(["back", "back", "gone", "gone", "strangers", "another"]))
+        """Grows, comes back, goes, is recreated with other GPUs, or gets unmanaged memory; shrinking is the rarest."""
+        what = data.draw(st.sampled_from(["back", "back", "gone", "gone", "unmanaged", "another"]))
         if what == "back":
             extra = data.draw(st.integers(0, 20))
             self.put_node(name, tuple(size + extra for size in self.sizes[name]))
         elif what == "gone":
             self.drop_node(name)
-        elif what == "strangers":
-            self.set_strangers(name, tuple(data.draw(st.lists(st.integers(0, 15), max_size=3))))
+        elif what == "unmanaged":
+            self.set_unmanaged(name, tuple(data.draw(st.lists(st.integers(0, 15), max_size=3))))
         else:
             sizes = data.draw(st.lists(st.integers(10, 60), min_size=1, max_size=3))
             self.put_node(name, tuple(sizes if name in SHARING_NODES else [min(sizes)] * len(sizes)))
@@ -158,16 +158,16 @@ class LedgerMachine(RuleBasedStateMachine):
     def drop_node(self, name: str) -> None:
         self.tick()
         self.present.discard(name)
-        self.strangers.pop(name, None)
+        self.unmanaged.pop(name, None)
         self.unsettle(name)
         self.apply(NodeGone(NodeName(name)))
 
-    def set_strangers(self, name: str, used: tuple[int, ...]) -> None:
+    def set_unmanaged(self, name: str, used: tuple[int, ...]) -> None:
         self.tick()
         if name in self.present:
-            self.strangers[name] = used
+            self.unmanaged[name] = used
             self.unsettle(name)
-            self.apply(StrangersSeen(NodeName(name), used))
+            self.apply(UnmanagedMemorySeen(NodeName(name), used))
 
     # ------------------------------------------------------------------ pods, in the API server
 
@@ -287,7 +287,7 @@ class LedgerMachine(RuleBasedStateMachine):
             self.land(write.promise)
         elif fate == "limbo":
             self.writes.append(Write(write.promise, limbo=True))
-        self.ledger.mark(uid, node, State.UNSURE, self.now)
+        self.ledger.mark(uid, node, State.UNCONFIRMED, self.now)
 
     @precondition(lambda self: any(write.limbo for write in self.writes))
     @rule(data=st.data(), lands=st.booleans())
@@ -299,11 +299,11 @@ class LedgerMachine(RuleBasedStateMachine):
             self.land(write.promise)
 
     @rule()
-    def settle_unsure(self) -> None:
-        """As upkeep does it, once no write can come through any more."""
+    def resolve_unconfirmed(self) -> None:
+        """As maintenance does it, once no write can come through any more."""
         self.tick()
         under_way = {write.promise.uid for write in self.writes}
-        for promise in [p for p in self.ledger.promises() if p.state is State.UNSURE and p.uid not in under_way]:
+        for promise in [p for p in self.ledger.promises() if p.state is State.UNCONFIRMED and p.uid not in under_way]:
             pod = self.pods.get(promise.uid)
             if pod is None:
                 self.apply(PodGone(promise.uid))
@@ -395,7 +395,7 @@ class LedgerMachine(RuleBasedStateMachine):
         self.writes.clear()
         self.watch.clear()
         self.told_feasible.clear()
-        self.strangers.clear()
+        self.unmanaged.clear()
         self.list_under_way = None
         self.state = self.empty_state()
         # Pods may be listed before nodes: the two lists are not in step.
@@ -451,13 +451,13 @@ class LedgerMachine(RuleBasedStateMachine):
             assert [table.room(gpu, column) + held[gpu] for gpu in range(len(expected))] == expected
             assert list(table.held[: len(expected), column]) == held
             assert table.held_mib == int(table.held.sum())
-            assert table.strangers_mib == int(table.strangers.sum())
+            assert table.unmanaged_mib == int(table.unmanaged.sum())
             kinds = {promise.resource for promise in self.ledger.promises_on(NodeName(name))}
             assert bool(table.mixed[column]) == bool(kinds - {resource})
 
     def count_shared(self, name: str) -> list[int]:
         rooms = list(self.sizes[name])
-        for gpu, used in enumerate(self.strangers.get(name, ())[: len(rooms)]):
+        for gpu, used in enumerate(self.unmanaged.get(name, ())[: len(rooms)]):
             rooms[gpu] -= used
         for promise in self.ledger.promises_on(NodeName(name)):
             known = [gpu for gpu in promise.gpu_indices if gpu < len(rooms)]
@@ -468,7 +468,7 @@ class LedgerMachine(RuleBasedStateMachine):
     def count_sliced(self, name: str) -> list[int]:
         tenants = [p for p in self.ledger.promises_on(NodeName(name)) if p.resource == WHOLE_GPU]
         needs = sorted((p.need_mib or 0 for p in tenants for _ in range(p.count)), reverse=True)
-        return [self.sizes[name][0] - sum(needs[: REPLICAS - 1]) - max(self.strangers.get(name, ()), default=0)]
+        return [self.sizes[name][0] - sum(needs[: REPLICAS - 1]) - max(self.unmanaged.get(name, ()), default=0)]
 
     def count_held(self, column: int, gpus: int, resource: str) -> list[int]:
         held = [0] * gpus
@@ -489,8 +489,8 @@ class LedgerMachine(RuleBasedStateMachine):
         self.apply(*self.watch)
         self.watch.clear()
         for promise in [p for p in self.ledger.promises() if p.state is State.BINDING]:
-            self.ledger.mark(promise.uid, promise.node, State.UNSURE, self.now)
-        self.settle_unsure()
+            self.ledger.mark(promise.uid, promise.node, State.UNCONFIRMED, self.now)
+        self.resolve_unconfirmed()
         self.holds_expire()
         left = {(p.uid, p.node) for p in self.ledger.promises()}
         assert left == {(pod.uid, pod.node) for pod in self.pods.values() if pod.node and not pod.finished}

@@ -18,7 +18,7 @@ from vramcast.placement.changes import (
     PodGone,
     PodSeen,
     PodsListed,
-    StrangersSeen,
+    UnmanagedMemorySeen,
 )
 from vramcast.placement.gpus import WHOLE_GPU
 from vramcast.placement.ledger import Ledger
@@ -134,9 +134,9 @@ def test_what_a_list_does_not_name_is_gone() -> None:
     assert room(state.ledger, "n1") == [1000]
 
 
-def test_strangers_and_vanished_nodes_reach_the_ledger() -> None:
+def test_unmanaged_and_vanished_nodes_reach_the_ledger() -> None:
     state = new_state()
-    apply(state, [NodeSeen(sharing_node("n1", 1000)), StrangersSeen(N1, (400,))], 1.0)
+    apply(state, [NodeSeen(sharing_node("n1", 1000)), UnmanagedMemorySeen(N1, (400,))], 1.0)
     assert room(state.ledger, "n1") == [600]
     apply(state, [NodeGone(N1)], 2.0)
     assert not state.ledger.nodes

@@ -13,7 +13,7 @@ from vramcast.forecast.model import BUILTIN, choose_forecaster
 from vramcast.forecast.profiles import encode_profile
 from vramcast.names import Product
 from vramcast.profile.building import profile_at
-from vramcast.profile.sources import Source, all_sources
+from vramcast.profile.sources import ModelSource, all_sources
 from vramcast.task.task import parse_task
 from vramcast.task.vocabulary import PREFIX
 
@@ -27,7 +27,7 @@ def forecaster() -> RememberingForecaster:
 
 
 @lru_cache
-def sources() -> dict[str, Source]:
+def sources() -> dict[str, ModelSource]:
     return {source.name.lower(): source for source in all_sources()}
 
 

@@ -100,8 +100,8 @@ def test_with_a_client_authority_a_client_without_certificate_gets_no_connection
 def test_with_a_client_authority_a_certificate_of_another_authority_is_refused(
     directory: Path, authority: Identity, mutual: Serve
 ) -> None:
-    stranger = make_identity(directory, "stranger", make_identity(directory, "other-authority"))
-    with client(authority, stranger) as unknown, pytest.raises(httpx.TransportError):
+    outsider = make_identity(directory, "outsider", make_identity(directory, "other-authority"))
+    with client(authority, outsider) as unknown, pytest.raises(httpx.TransportError):
         mutual.filter(unknown)
 
 

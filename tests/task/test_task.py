@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vramcast.errors import MAX_SHOWN, FieldError, InvalidTask
-from vramcast.task.task import NUDGE, Task, describe, parse_task
+from vramcast.task.task import REQUEUE, Task, describe, parse_task
 from vramcast.task.vocabulary import (
     KEYS,
     MAX_PROFILE_LENGTH,
@@ -40,7 +40,7 @@ def test_annotations_of_others_say_nothing() -> None:
 
 
 def test_what_vramcast_wrote_itself_says_nothing() -> None:
-    assert parse_task({**dict.fromkeys(Written, "anything"), NUDGE: "7"}) is None
+    assert parse_task({**dict.fromkeys(Written, "anything"), REQUEUE: "7"}) is None
 
 
 def test_the_users_own_number_wins_over_every_description() -> None:

@@ -12,7 +12,7 @@
 {{- $_ := set $own "host" "127.0.0.1" -}}
 {{- end -}}
 {{- if eq .Values.mode "observe" -}}
-{{- $_ := set $own "nudge_interval_seconds" 0 -}}
+{{- $_ := set $own "requeue_interval_seconds" 0 -}}
 {{- end -}}
 {{- if eq .Values.mode "scheduler" -}}
 {{- $_ := set $own "leader_lease" (printf "%s/%s" .Release.Namespace (include "vramcast.leaseName" .)) -}}

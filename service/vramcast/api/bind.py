@@ -13,19 +13,19 @@ from vramcast.names import NodeName, PodUid, Product
 from vramcast.placement.changes import PodSeen
 from vramcast.placement.promises import Demand, Promise, State
 from vramcast.placement.reasons import Reason, reason_text
-from vramcast.service import Answer, Service
+from vramcast.service import Reply, Service
 from vramcast.task.pod import PodRecord
 from vramcast.task.quantity import MIB, ceil_mib, format_mib, human_mib
 from vramcast.task.vocabulary import Written
 
 
-async def bind_pod(service: Service, body: bytes) -> Answer:
+async def bind_pod(service: Service, body: bytes) -> Reply:
     args = wire.decode_binding(body)
     uid, node = PodUid(args.pod_uid), NodeName(args.node)
     shown = f"{args.pod_namespace}/{args.pod_name}"
     if service.observes:
         text = "mode observe binds nothing: take bindVerb out of the scheduler's configuration"
-        return Answer(wire.binding_result(text), shown, node, text, cause="not_bound")
+        return Reply(wire.binding_result(text), shown, node, text, cause="not_bound")
     try:
         pod = service.recall(uid) or await _read(service, args)
         demand = _described_demand(service, pod)
@@ -39,7 +39,7 @@ async def bind_pod(service: Service, body: bytes) -> Answer:
             service.check_synced()
             answer = await _bind_described(service, pod, demand, write)
     except (NotSynced, WorldUnavailable, InvalidTask) as error:
-        return Answer(wire.binding_result(str(error)), shown, node, str(error), cause="not_bound")
+        return Reply(wire.binding_result(str(error)), shown, node, str(error), cause="not_bound")
     service.news.spread()
     return answer
 
@@ -63,18 +63,18 @@ def _described_demand(service: Service, pod: PodRecord) -> Demand | None:
     return demand if demand is not None and pod.task is not None else None
 
 
-async def _bind_undescribed(service: Service, pod: PodRecord, write: BindingWrite) -> Answer:
+async def _bind_undescribed(service: Service, pod: PodRecord, write: BindingWrite) -> Reply:
     board = service.state.ledger.board
     shares = board.sharing(board.columns([write.node]))[0]
     if shares and (pod.ask is not None or pod.invalid is not None):
         text = reason_text(Reason.SHARING, resource=pod.ask.resource if pod.ask else "a GPU")
-        return Answer(wire.binding_result(text), pod.key, write.node, text, cause="no_room")
+        return Reply(wire.binding_result(text), pod.key, write.node, text, cause="no_room")
     result: BindResult = await service.offload(service.cluster.bind, write)
     service.metrics.binds.labels(result.fate).inc()
     return _answer(result, pod, write.node, "bound")
 
 
-async def _bind_described(service: Service, pod: PodRecord, demand: Demand, write: BindingWrite) -> Answer:
+async def _bind_described(service: Service, pod: PodRecord, demand: Demand, write: BindingWrite) -> Reply:
     ledger = service.state.ledger
     # An earlier write of the same bind that got no answer: it may come through whatever becomes of this one.
     repeated = any(promise.uid == pod.uid for promise in ledger.promises_on(write.node))
@@ -82,7 +82,7 @@ async def _bind_described(service: Service, pod: PodRecord, demand: Demand, writ
     if isinstance(taken, Reason):
         service.news.spread()
         text = reason_text(taken, max(demand.needs_mib.values(), default=0), demand.ask.count, demand.ask.resource)
-        return Answer(wire.binding_result(f"not bound: {text}"), pod.key, write.node, text, cause="no_room")
+        return Reply(wire.binding_result(f"not bound: {text}"), pod.key, write.node, text, cause="no_room")
     # The choice is known from here on: the holds on all other nodes are free for whoever waits.
     service.news.spread()
     annotations = assignment_annotations(service, pod, taken)
@@ -91,7 +91,7 @@ async def _bind_described(service: Service, pod: PodRecord, demand: Demand, writ
         result: BindResult = await service.offload(service.cluster.bind, full)
     except BaseException:
         # Cancelled or broken half way: nobody knows what was written.
-        ledger.mark(taken.uid, taken.node, State.UNSURE, service.clock())
+        ledger.mark(taken.uid, taken.node, State.UNCONFIRMED, service.clock())
         raise
     service.metrics.binds.labels(result.fate).inc()
     _record_fate(service, taken, result, repeated=repeated)
@@ -110,18 +110,18 @@ def _record_fate(service: Service, promise: Promise, result: BindResult, *, repe
         case Fate.BOUND:
             ledger.mark(promise.uid, promise.node, State.BOUND, service.clock())
         case Fate.UNKNOWN:
-            ledger.mark(promise.uid, promise.node, State.UNSURE, service.clock())
+            ledger.mark(promise.uid, promise.node, State.UNCONFIRMED, service.clock())
         case Fate.REFUSED if repeated and result.seen is None:
-            ledger.mark(promise.uid, promise.node, State.UNSURE, service.clock())
+            ledger.mark(promise.uid, promise.node, State.UNCONFIRMED, service.clock())
         case Fate.REFUSED:
             ledger.withdraw(promise.uid, promise.node)
 
 
-def _answer(result: BindResult, pod: PodRecord, node: NodeName, said: str) -> Answer:
+def _answer(result: BindResult, pod: PodRecord, node: NodeName, said: str) -> Reply:
     if result.fate is Fate.BOUND:
-        return Answer(wire.binding_result(), pod.key, node, said)
+        return Reply(wire.binding_result(), pod.key, node, said)
     message = f"{result.fate}: {result.message}"
-    return Answer(wire.binding_result(message), pod.key, node, message, cause=result.fate)
+    return Reply(wire.binding_result(message), pod.key, node, message, cause=result.fate)
 
 
 def assignment_annotations(service: Service, pod: PodRecord, promise: Promise) -> dict[str, str]:

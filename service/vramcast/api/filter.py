@@ -11,18 +11,18 @@ from vramcast.errors import InvalidTask, NotLeading, NotSynced
 from vramcast.placement.fit import Decision
 from vramcast.placement.promises import Demand
 from vramcast.placement.reasons import Reason, reason_text
-from vramcast.service import Answer, Service
+from vramcast.service import Reply, Service
 from vramcast.settings import UndescribedPolicy
 from vramcast.task.pod import PodRecord
 
 
-async def filter_nodes(service: Service, body: bytes) -> Answer:
+async def filter_nodes(service: Service, body: bytes) -> Reply:
     args = wire.decode_args(body)
     pod = service.read(args.pod)
     if service.observes or (pod.task is None and pod.invalid is None and pod.ask is None):
         service.remember(pod)
         why = "mode observe" if service.observes else "asks for no GPU"
-        return Answer(wire.everything_passes(args), pod.key, decision=f"passes: {why}")
+        return Reply(wire.everything_passes(args), pod.key, decision=f"passes: {why}")
     try:
         demand = service.state.demand(pod)
     except InvalidTask as error:
@@ -36,35 +36,35 @@ async def filter_nodes(service: Service, body: bytes) -> Answer:
         pod = service.newest(pod)
         service.leadership.check()
     except NotSynced as error:
-        return Answer(wire.filter_error(str(error)), pod.key, decision=str(error), cause="not_synced")
+        return Reply(wire.filter_error(str(error)), pod.key, decision=str(error), cause="not_synced")
     except NotLeading as error:
-        return Answer(wire.filter_error(str(error)), pod.key, decision=str(error), cause="not_leading")
+        return Reply(wire.filter_error(str(error)), pod.key, decision=str(error), cause="not_leading")
     return await _filter_described(service, args, pod, demand)
 
 
-async def _filter_described(service: Service, args: wire.ExtenderArgs, pod: PodRecord, demand: Demand) -> Answer:
+async def _filter_described(service: Service, args: wire.ExtenderArgs, pod: PodRecord, demand: Demand) -> Reply:
     ledger = service.state.ledger
     # Asked again, the scheduler has forgotten what it was told before.
     ledger.release_hold(pod.uid)
     asked = wire.ask_board(args, ledger.board)
     decision = ledger.decide(demand, asked.columns)
-    if not decision.fits.any() and _may_settle(service, decision):
-        asked, decision = await _settle(service, args, demand)
+    if not decision.fits.any() and _worth_waiting(service, decision):
+        asked, decision = await _wait_for_holds(service, args, demand)
     # From here to the end no await: what was seen is what is taken.
     feasible = int(np.count_nonzero(decision.fits))
     service.remember(pod)
     offered = decision
     if feasible:
         offered = _take(service, asked, decision, feasible)
-        service.turned_away.discard(pod.uid)
+        service.unschedulable.discard(pod.uid)
     else:
-        service.turned_away.add(pod, service.state.revision, service.clock())
+        service.unschedulable.add(pod, service.state.revision, service.clock())
     counts = decision.counts() if feasible < len(decision.fits) else {}
     texts = wire.reason_texts(demand, counts)
     said = _count(service, pod, decision, feasible, counts, texts)
     # A choice is no verdict on the others, and the scheduler asks for reasons only where nothing fits.
     told = texts if offered is decision else {}
-    return Answer(wire.filter_result(args, asked, offered.fits, decision.reasons, told), pod.key, decision=said)
+    return Reply(wire.filter_result(args, asked, offered.fits, decision.reasons, told), pod.key, decision=said)
 
 
 def _take(service: Service, asked: wire.Asked, decision: Decision, feasible: int) -> Decision:
@@ -78,24 +78,24 @@ def _take(service: Service, asked: wire.Asked, decision: Decision, feasible: int
     return decision
 
 
-def _may_settle(service: Service, decision: Decision) -> bool:
+def _worth_waiting(service: Service, decision: Decision) -> bool:
     """Is it worth a moment? Only holds stand in the way, or the scheduler has heard something that we have not."""
     held = bool((decision.reasons == Reason.HELD).any())
-    return held or service.turned_away.knows_no_news(decision.demand.uid, service.state.revision)
+    return held or service.unschedulable.knows_no_news(decision.demand.uid, service.state.revision)
 
 
-async def _settle(service: Service, args: wire.ExtenderArgs, demand: Demand) -> tuple[wire.Asked, Decision]:
+async def _wait_for_holds(service: Service, args: wire.ExtenderArgs, demand: Demand) -> tuple[wire.Asked, Decision]:
     """Wait for news, decide again; nodes may have come and gone meanwhile, so they are looked up again too."""
     ledger = service.state.ledger
-    deadline = service.clock() + service.settings.settle_wait_seconds
+    deadline = service.clock() + service.settings.hold_wait_seconds
     while True:
         left = deadline - service.clock()
         happened = left > 0 and await service.news.wait(left)
         asked = wire.ask_board(args, ledger.board)
         decision = ledger.decide(demand, asked.columns)
         fits = bool(decision.fits.any())
-        if fits or not happened or not _may_settle(service, decision):
-            service.metrics.settle_waits.labels("settled" if fits else "in_vain").inc()
+        if fits or not happened or not _worth_waiting(service, decision):
+            service.metrics.hold_waits.labels("fits" if fits else "timed_out").inc()
             return asked, decision
 
 
@@ -117,7 +117,7 @@ def _count(
     return f"fits {feasible} of {len(decision.reasons)} nodes: {why}"
 
 
-def _filter_undescribed(service: Service, args: wire.ExtenderArgs, pod: PodRecord, error: InvalidTask | None) -> Answer:
+def _filter_undescribed(service: Service, args: wire.ExtenderArgs, pod: PodRecord, error: InvalidTask | None) -> Reply:
     """A pod without a usable description: as the policy says, but never beside pods that share by promise."""
     service.remember(service.newest(pod))
     if error is not None:
@@ -133,10 +133,10 @@ def _filter_undescribed(service: Service, args: wire.ExtenderArgs, pod: PodRecor
         service.metrics.node_rejections.labels(reason.label).inc(int(np.count_nonzero(rejected)))
     if rejected.all() and len(rejected):
         service.metrics.pods_rejected.labels(reason.label).inc()
-        service.turned_away.add(pod, service.state.revision, service.clock())
+        service.unschedulable.add(pod, service.state.revision, service.clock())
     said = f"not described: passes {np.count_nonzero(~rejected)} of {len(rejected)} nodes"
     said += f": {error}" if error is not None else ""
-    return Answer(wire.filter_result(args, asked, ~rejected, reasons, {reason: text}), pod.key, decision=said)
+    return Reply(wire.filter_result(args, asked, ~rejected, reasons, {reason: text}), pod.key, decision=said)
 
 
 def _undescribed_reason(service: Service, pod: PodRecord, error: InvalidTask | None) -> tuple[Reason, str]:

@@ -22,13 +22,13 @@ from vramcast.api.preempt import preempt_pods
 from vramcast.api.prioritize import prioritize_nodes
 from vramcast.errors import InvalidInput, NotSynced
 from vramcast.observe.metrics import VERBS
-from vramcast.service import Answer, Service
+from vramcast.service import Reply, Service
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
-Verb = Callable[[Service, bytes], Awaitable[Answer]]
-Page = Callable[[Service, bytes, Mapping[str, str]], Awaitable[Answer]]
+Verb = Callable[[Service, bytes], Awaitable[Reply]]
+Page = Callable[[Service, bytes, Mapping[str, str]], Awaitable[Reply]]
 
 JSON = b"application/json"
 TEXT = b"text/plain; charset=utf-8"
@@ -91,7 +91,7 @@ class HttpApp:
         expected = "POST" if path in self._verbs else self._pages[path][0]
         if method != expected:
             return _not_allowed(expected)
-        status, answer = 200, Answer(b"")
+        status, answer = 200, Reply(b"")
         try:
             body = await _read_body(scope, receive, self._max_body_bytes)
             answer = await self._answer(path, body, scope)
@@ -109,18 +109,18 @@ class HttpApp:
         asyncio.get_running_loop().call_soon(self._afterwards, name, answer, time.perf_counter() - started)
         return status, JSON, answer.body
 
-    async def _answer(self, path: str, body: bytes, scope: Scope) -> Answer:
+    async def _answer(self, path: str, body: bytes, scope: Scope) -> Reply:
         verb = self._verbs.get(path)
         if verb is not None:
             return await verb(self._service, body)
         query = dict(parse_qsl(scope.get("query_string", b"").decode("latin-1")))
         return await self._pages[path][1](self._service, body, query)
 
-    def _afterwards(self, verb: str, answer: Answer, seconds: float) -> None:
+    def _afterwards(self, verb: str, answer: Reply, seconds: float) -> None:
         self._service.state.ledger.settle()
         self._observe(verb, answer, seconds)
 
-    def _observe(self, verb: str, answer: Answer, seconds: float) -> None:
+    def _observe(self, verb: str, answer: Reply, seconds: float) -> None:
         self._seconds[verb].observe(seconds)
         if answer.cause:
             self._service.metrics.request_errors.labels(verb, answer.cause).inc()
@@ -165,8 +165,8 @@ def _error(message: str) -> bytes:
     return msgspec.json.encode({"Error": message})
 
 
-def _bad(message: str, cause: str) -> Answer:
-    return Answer(_error(message), decision=message, cause=cause)
+def _bad(message: str, cause: str) -> Reply:
+    return Reply(_error(message), decision=message, cause=cause)
 
 
 def _not_allowed(expected: str) -> tuple[int, bytes, bytes]:

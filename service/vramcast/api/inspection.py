@@ -16,7 +16,7 @@ from vramcast.outcomes.records import run_json, short_hash
 from vramcast.placement.board import DeviceView
 from vramcast.placement.promises import Demand, Hold
 from vramcast.placement.reasons import Reason, reason_text
-from vramcast.service import Answer, Service
+from vramcast.service import Reply, Service
 from vramcast.task.pod import PodRecord
 
 _NODES_A_PAGE = 500
@@ -24,7 +24,7 @@ _MOST_HOLDS_SHOWN = 200
 encode = msgspec.json.Encoder().encode
 
 
-async def show_forecast(service: Service, body: bytes, query: Mapping[str, str]) -> Answer:
+async def show_forecast(service: Service, body: bytes, query: Mapping[str, str]) -> Reply:
     pod = await _read_manifest(service, body)
     if pod.invalid is not None:
         raise InvalidRequest(str(pod.invalid))
@@ -38,28 +38,28 @@ async def show_forecast(service: Service, body: bytes, query: Mapping[str, str])
         "assumptions": pod.task.assumptions,
         "forecasts": [report_json(given) for given in reports],
     }
-    return Answer(encode(shown), pod.key, decision=f"{len(reports)} products")
+    return Reply(encode(shown), pod.key, decision=f"{len(reports)} products")
 
 
-async def show_records(service: Service, _body: bytes, query: Mapping[str, str]) -> Answer:
+async def show_records(service: Service, _body: bytes, query: Mapping[str, str]) -> Reply:
     """The measured runs that are kept, and each profile among them once. `?names=true`: with the pods' names."""
     runs, named = list(service.measuring.observed), query.get("names") == "true"
     profiles = {short_hash(run.task.profile): run.task.profile for run in runs if run.task.profile}
     shown = {"runs": [run_json(run, named=named) for run in runs], "profiles": profiles}
-    return Answer(encode(shown), decision=f"{len(runs)} runs")
+    return Reply(encode(shown), decision=f"{len(runs)} runs")
 
 
-async def explain_pod(service: Service, body: bytes, query: Mapping[str, str]) -> Answer:
+async def explain_pod(service: Service, body: bytes, query: Mapping[str, str]) -> Reply:
     """What filter would say now, for every GPU of every node; in pages, as /state."""
     pod = await _read_manifest(service, body)
     try:
         demand = service.state.demand(pod)
     except InvalidTask as error:
         shown = {"pod": pod.key, "error": str(error), "policy": service.settings.undescribed, "nodes": []}
-        return Answer(encode(shown), pod.key, decision=str(error))
+        return Reply(encode(shown), pod.key, decision=str(error))
     if demand is None or not demand.needs_mib:
         shown = {"pod": pod.key, "error": "no task is described", "policy": service.settings.undescribed, "nodes": []}
-        return Answer(encode(shown), pod.key, decision="not described")
+        return Reply(encode(shown), pod.key, decision="not described")
     names, next_after = _page(service, query)
     nodes = _explain_nodes(service, demand, names)
     feasible = sum(node["fits"] for node in nodes)
@@ -71,7 +71,7 @@ async def explain_pod(service: Service, body: bytes, query: Mapping[str, str]) -
         "nodes": nodes,
         "next_after": next_after,
     }
-    return Answer(encode(answer), pod.key, decision=f"would fit {feasible} of {len(nodes)} nodes")
+    return Reply(encode(answer), pod.key, decision=f"would fit {feasible} of {len(nodes)} nodes")
 
 
 def _page(service: Service, query: Mapping[str, str]) -> tuple[list[NodeName], NodeName | None]:
@@ -109,7 +109,7 @@ def _explain_nodes(service: Service, demand: Demand, names: list[NodeName]) -> l
     return explained
 
 
-async def show_state(service: Service, _body: bytes, query: Mapping[str, str]) -> Answer:
+async def show_state(service: Service, _body: bytes, query: Mapping[str, str]) -> Reply:
     """Nodes in pages of 500 by name (?after=NAME goes on), or one with ?node=NAME."""
     ledger = service.state.ledger
     page, next_after = _page(service, query)
@@ -123,10 +123,10 @@ async def show_state(service: Service, _body: bytes, query: Mapping[str, str]) -
         "nodes": [_node_json(service, name) for name in page],
         "holds_total": len(ledger.holds),
         "holds": [_hold_json(hold, now) for hold in list(ledger.holds.values())[:_MOST_HOLDS_SHOWN]],
-        "turned_away_total": len(service.turned_away),
-        "turned_away": service.turned_away.names(_MOST_HOLDS_SHOWN),
+        "unschedulable_total": len(service.unschedulable),
+        "unschedulable": service.unschedulable.names(_MOST_HOLDS_SHOWN),
     }
-    return Answer(encode(shown), decision=f"{len(page)} nodes")
+    return Reply(encode(shown), decision=f"{len(page)} nodes")
 
 
 def _node_json(service: Service, name: NodeName) -> dict[str, Any]:
@@ -155,7 +155,7 @@ def _device_json(view: DeviceView) -> dict[str, Any]:
         "size_mib": view.size_mib,
         "promised_mib": sum((p.need_mib or 0) for p in view.promises),
         "held_mib": view.held_mib,
-        "strangers_mib": view.strangers_mib,
+        "unmanaged_mib": view.unmanaged_mib,
         "room_mib": view.room_mib,
         **({"free_devices": view.free_devices} if view.pool.picked_by_kubelet else {}),
         "pods": [{"pod": p.pod, "need_mib": p.need_mib, "state": p.state, "devices": p.count} for p in view.promises],

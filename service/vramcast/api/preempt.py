@@ -8,10 +8,10 @@ from vramcast.api import wire
 from vramcast.cluster.objects import to_record
 from vramcast.errors import InvalidTask
 from vramcast.names import NodeName, PodUid
-from vramcast.service import Answer, Service
+from vramcast.service import Reply, Service
 
 
-async def preempt_pods(service: Service, body: bytes) -> Answer:
+async def preempt_pods(service: Service, body: bytes) -> Reply:
     args = wire.decode_preemption(body)
     pod = to_record(args.pod)
     victims = _meta_victims(args)
@@ -26,7 +26,7 @@ async def preempt_pods(service: Service, body: bytes) -> Answer:
             for node, given in victims.items()
             if ledger.fits_after(demand, NodeName(node), _uids(given.pods or ()))
         }
-    return Answer(wire.preemption_result(victims), pod.key, decision=f"{len(victims)} nodes would fit after evictions")
+    return Reply(wire.preemption_result(victims), pod.key, decision=f"{len(victims)} nodes would fit after evictions")
 
 
 def _meta_victims(args: wire.PreemptionArgs) -> dict[str, wire.MetaVictims]:

@@ -7,11 +7,11 @@ import numpy as np
 from vramcast.api import wire
 from vramcast.errors import InvalidTask
 from vramcast.placement.promises import Demand
-from vramcast.service import Answer, Service
+from vramcast.service import Reply, Service
 from vramcast.task.pod import PodRecord
 
 
-async def prioritize_nodes(service: Service, body: bytes) -> Answer:
+async def prioritize_nodes(service: Service, body: bytes) -> Reply:
     args = wire.decode_args(body)
     # What filter decided on; a scheduler that only asks for priorities sends the pod all the same.
     pod = service.read(args.pod)
@@ -20,10 +20,10 @@ async def prioritize_nodes(service: Service, body: bytes) -> Answer:
     demand = None if service.observes else _demand(service, pod)
     if demand is None:
         nothing = np.zeros(len(asked.columns), dtype=np.int64)
-        return Answer(wire.priorities(asked, nothing), pod.key, decision="no preference")
+        return Reply(wire.priorities(asked, nothing), pod.key, decision="no preference")
     scores = ledger.scores(demand, asked.columns)
     best = int(scores.max(initial=0))
-    return Answer(wire.priorities(asked, scores), pod.key, decision=f"best {best} of {len(scores)} nodes")
+    return Reply(wire.priorities(asked, scores), pod.key, decision=f"best {best} of {len(scores)} nodes")
 
 
 def _demand(service: Service, pod: PodRecord) -> Demand | None:

@@ -13,7 +13,16 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from vramcast.cli.manifests import STDIN, Found, Manifest, as_text, notes, parse_manifest, read_text, undescribed
+from vramcast.cli.manifests import (
+    STDIN,
+    FoundTemplate,
+    Manifest,
+    as_text,
+    notes,
+    parse_manifest,
+    read_text,
+    undescribed,
+)
 from vramcast.cli.yaml_edits import remove_value, set_value
 from vramcast.cluster.workloads import Template
 from vramcast.errors import FieldError, InvalidInput, InvalidTask
@@ -111,7 +120,7 @@ def _edit(text: str, source: str, wishes: Wishes) -> tuple[Manifest, Manifest]:
     return before, after
 
 
-def _moved(manifest: Manifest, found: Found, wishes: Wishes) -> dict[str, str]:
+def _moved(manifest: Manifest, found: FoundTemplate, wishes: Wishes) -> dict[str, str]:
     """What stands in the wrong places of the same workload."""
     if not wishes.move:
         return {}
@@ -130,7 +139,7 @@ def _check_scheduler(template: Template, source: str) -> None:
         )
 
 
-def _select(manifest: Manifest, wishes: Wishes) -> list[Found]:
+def _select(manifest: Manifest, wishes: Wishes) -> list[FoundTemplate]:
     if wishes.templates:
         return _chosen(manifest, wishes.templates)
     if len(manifest.found) == 1:
@@ -144,8 +153,8 @@ def _select(manifest: Manifest, wishes: Wishes) -> list[Found]:
     return likely
 
 
-def _chosen(manifest: Manifest, words: Iterable[str]) -> list[Found]:
-    chosen: list[Found] = []
+def _chosen(manifest: Manifest, words: Iterable[str]) -> list[FoundTemplate]:
+    chosen: list[FoundTemplate] = []
     for word in words:
         matching = [found for found in manifest.found if word.casefold() in _names(found.template)]
         if not matching:

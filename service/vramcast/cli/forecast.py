@@ -12,7 +12,7 @@ import yaml
 from rich.console import Console
 from rich.text import Text
 
-from vramcast.cli.manifests import Found, notes, read_manifest, undescribed
+from vramcast.cli.manifests import FoundTemplate, notes, read_manifest, undescribed
 from vramcast.cli.sweep import SweepReport, print_sweep, sweep_json, sweep_task
 from vramcast.errors import InvalidInput, InvalidTask
 from vramcast.forecast.forecast import Forecaster
@@ -62,7 +62,7 @@ def run_forecast(
         draw_sweeps([(f"{found.template.label}: {describe(task)}", one) for found, task, one in swept], plot)
 
 
-def _read_tasks(paths: Sequence[Path]) -> list[tuple[Found, Task]]:
+def _read_tasks(paths: Sequence[Path]) -> list[tuple[FoundTemplate, Task]]:
     """Every described template of the files. Raises InvalidInput with all that is wrong."""
     console = Console(stderr=True, soft_wrap=True, highlight=False)
     tasks, wrong, noted = [], [], []
@@ -83,25 +83,27 @@ def _read_tasks(paths: Sequence[Path]) -> list[tuple[Found, Task]]:
     return tasks
 
 
-def _told(found: Found, forecaster: Forecaster, task: Task, products: Sequence[Product]) -> list[ProductReport]:
+def _told(found: FoundTemplate, forecaster: Forecaster, task: Task, products: Sequence[Product]) -> list[ProductReport]:
     try:
         return report(forecaster, task, products)
     except InvalidTask as error:
         raise InvalidInput(f"{found.template.label}: {error}") from None
 
 
-def _swept(found: Found, forecaster: Forecaster, task: Task, products: Sequence[Product], sweep: Sweep) -> SweepReport:
+def _swept(
+    found: FoundTemplate, forecaster: Forecaster, task: Task, products: Sequence[Product], sweep: Sweep
+) -> SweepReport:
     try:
         return sweep_task(forecaster, task, products, sweep)
     except InvalidTask as error:
         raise InvalidInput(f"{found.template.label}: {error}") from None
 
 
-def _heading(found: Found, task: Task) -> str:
+def _heading(found: FoundTemplate, task: Task) -> str:
     return f"[bold]{found.template.label}[/bold]  {describe(task)}"
 
 
-def _print(console: Console, found: Found, task: Task, given: list[ProductReport]) -> None:
+def _print(console: Console, found: FoundTemplate, task: Task, given: list[ProductReport]) -> None:
     first = given[0].forecast
     console.print(f"{_heading(found, task)}  [dim]({first.source}, {first.model_version})[/dim]", soft_wrap=True)
     console.print(products_table(given))
@@ -111,7 +113,7 @@ def _print(console: Console, found: Found, task: Task, given: list[ProductReport
     console.print()
 
 
-def _who(found: Found, task: Task) -> dict[str, Any]:
+def _who(found: FoundTemplate, task: Task) -> dict[str, Any]:
     template = found.template
     return {
         "pod": f"{template.namespace}/{template.name}",
@@ -121,7 +123,7 @@ def _who(found: Found, task: Task) -> dict[str, Any]:
     }
 
 
-def _json(found: Found, task: Task, given: list[ProductReport]) -> dict[str, Any]:
+def _json(found: FoundTemplate, task: Task, given: list[ProductReport]) -> dict[str, Any]:
     return {**_who(found, task), "forecasts": [report_json(one) for one in given]}
 
 

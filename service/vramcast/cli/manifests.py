@@ -22,7 +22,7 @@ STDIN = Path("-")
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundTemplate:
     """A pod template of a file. `record` is None, or without a task, where its annotations are not right."""
 
     document: int
@@ -44,7 +44,7 @@ class Manifest:
     source: str  # the file's name, for messages
     text: str
     documents: tuple[Any, ...]
-    found: tuple[Found, ...]
+    found: tuple[FoundTemplate, ...]
 
     def misplaced(self) -> Iterator[tuple[int, Misplaced]]:
         for number, document in enumerate(self.documents):
@@ -99,7 +99,7 @@ def parse_manifest(text: str, source: str) -> Manifest:
     return Manifest(source, text, tuple(documents), found)
 
 
-def _find(document: int, template: Template) -> Found:
+def _find(document: int, template: Template) -> FoundTemplate:
     place = f"{template.label}: {show(template.annotations_place)}"
     unquoted = [
         f'{place}: {name}: {as_text(value)} is not a string: write it in quotes, "{as_text(value)}"'
@@ -107,13 +107,13 @@ def _find(document: int, template: Template) -> Found:
         if str(name).startswith(PREFIX) and not isinstance(value, str)
     ]
     if unquoted:
-        return Found(document, template, None, tuple(unquoted))
+        return FoundTemplate(document, template, None, tuple(unquoted))
     try:
         record = to_record(msgspec.convert(template.pod(), Pod, strict=False))
     except (msgspec.ValidationError, RecursionError) as error:
-        return Found(document, template, None, (f"{template.label}: not a pod: {error}",))
+        return FoundTemplate(document, template, None, (f"{template.label}: not a pod: {error}",))
     wrong = record.invalid.errors if record.invalid else ()
-    return Found(document, template, record, tuple(f"{place}: {error}" for error in wrong))
+    return FoundTemplate(document, template, record, tuple(f"{place}: {error}" for error in wrong))
 
 
 def as_text(value: Any) -> str:
@@ -128,7 +128,7 @@ def undescribed(path: Path) -> str:
     )
 
 
-def notes(found: Found) -> Iterator[str]:
+def notes(found: FoundTemplate) -> Iterator[str]:
     """What is allowed, and still seldom meant."""
     record, spec = found.record, found.template.spec
     if record is None or not found.described:

@@ -17,7 +17,7 @@ from vramcast.cluster.backoff import Backoff
 from vramcast.cluster.objects import NO_METADATA, Metadata, Pod, to_record
 from vramcast.cluster.pods import get_pod, pod_path
 from vramcast.cluster.seam import BindingWrite, BindResult, Fate
-from vramcast.cluster.transport import Action, Answer, ApiUnavailable, ApiUnreachable, Transport
+from vramcast.cluster.transport import Action, ApiResponse, ApiUnavailable, ApiUnreachable, Transport
 from vramcast.task.vocabulary import Written
 
 _CREATE: Final = Action("create", "pods/binding")
@@ -42,7 +42,7 @@ class BindTiming:
 class _Try:
     """What is known after the last try. `answer`: the server's last word, if it had any."""
 
-    answer: Answer | None = None
+    answer: ApiResponse | None = None
     ambiguous: bool = False
     said: str = ""
 
@@ -56,7 +56,7 @@ def bind(transport: Transport, write: BindingWrite, timing: BindTiming) -> BindR
         return BindResult(Fate.BOUND)
     if not last.ambiguous and (answer is None or answer.status != 409):
         return BindResult(Fate.REFUSED, last.said)
-    return _settle(transport, write, last, max(_SHORTEST_LOOK_SECONDS, ends_at - timing.clock()))
+    return _wait_for_holds(transport, write, last, max(_SHORTEST_LOOK_SECONDS, ends_at - timing.clock()))
 
 
 def _try_until_answered(transport: Transport, write: BindingWrite, timing: BindTiming, ends_at: float) -> _Try:
@@ -95,7 +95,7 @@ def _try_once(transport: Transport, write: BindingWrite, tried: _Try, timeout_se
     return None
 
 
-def _settle(transport: Transport, write: BindingWrite, last: _Try, timeout_seconds: float) -> BindResult:
+def _wait_for_holds(transport: Transport, write: BindingWrite, last: _Try, timeout_seconds: float) -> BindResult:
     try:
         pod = get_pod(transport, write.namespace, write.pod, timeout_seconds)
     except ApiUnavailable as error:

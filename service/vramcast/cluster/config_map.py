@@ -22,7 +22,7 @@ class Conflict(ApiUnavailable):
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class StoredConfigMap:
     data: Mapping[str, str]
     version: str
 
@@ -39,13 +39,13 @@ class _Object(msgspec.Struct, frozen=True):
 _decoder: Final = msgspec.json.Decoder(_Object)
 
 
-def read_config_map(transport: Transport, namespace: str, name: str, timeout_seconds: float) -> Kept | None:
+def read_config_map(transport: Transport, namespace: str, name: str, timeout_seconds: float) -> StoredConfigMap | None:
     """As it is now; None if there is none. Raises ApiUnavailable."""
     answer = transport.request(_GET, "GET", _path(namespace, name), timeout_seconds=timeout_seconds)
     if answer.status == 404:
         return None
     found = _parse(answer.content(), answer.status)
-    return Kept(found.data or {}, found.metadata.resource_version)
+    return StoredConfigMap(found.data or {}, found.metadata.resource_version)
 
 
 def write_config_map(

@@ -18,7 +18,7 @@ from urllib3.connection import HTTPConnection
 from vramcast.cluster.transport import Transport
 from vramcast.errors import InvalidInput
 
-# Binds, watches, events and nudges at the same time; connections beyond are opened and thrown away.
+# Binds, watches, events and requeues at the same time; connections beyond are opened and thrown away.
 CONNECTIONS: Final = 64
 _USER_AGENT: Final = "vramcast"
 # A peer that vanished without a word is noticed within a minute.

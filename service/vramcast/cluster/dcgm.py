@@ -43,7 +43,7 @@ class DcgmTelemetry:
         self._interpreter = interpreter
         self._resolve = resolve
 
-    def look(self, since: float, now: float) -> Frame:  # noqa: ARG002 - an exporter knows only the present
+    def poll(self, since: float, now: float) -> Frame:  # noqa: ARG002 - an exporter knows only the present
         targets = sorted({target for url in self._urls for target in self._targets(url)})
         with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="scrape") as threads:
             texts = list(threads.map(self._scrape, targets))

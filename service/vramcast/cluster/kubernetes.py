@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 from vramcast.cluster.binding import BindTiming, bind
-from vramcast.cluster.config_map import Kept, read_config_map, write_config_map
+from vramcast.cluster.config_map import StoredConfigMap, read_config_map, write_config_map
 from vramcast.cluster.connection import connect
 from vramcast.cluster.event_poster import EventPoster, PosterStats, PosterTiming
 from vramcast.cluster.lease import Lease, read_lease
@@ -18,15 +18,15 @@ from vramcast.cluster.pods import get_pod, list_finished_pods, list_unfinished_p
 from vramcast.cluster.pulse import WatchStats
 from vramcast.cluster.readers import NodeReader, PodReader
 from vramcast.cluster.seam import BindingWrite, BindResult, PodEvent, Sink, Stats, SyncHealth
-from vramcast.cluster.transport import MERGE_PATCH, Action, Answer, Transport
+from vramcast.cluster.transport import MERGE_PATCH, Action, ApiResponse, Transport
 from vramcast.cluster.watch import Timing, Watch
 from vramcast.names import PodUid
 from vramcast.task.pod import PodRecord
-from vramcast.task.task import NUDGE
+from vramcast.task.task import REQUEUE
 
 _PATCH: Final = Action("patch", "pods/status")
 _READ_SECONDS: Final = 2.0
-_NUDGE_SECONDS: Final = 5.0
+_REQUEUE_SECONDS: Final = 5.0
 _WRITE_SECONDS: Final = 5.0
 _JOIN_SECONDS: Final = 2.0
 # Gone, or another one of its name.
@@ -112,7 +112,7 @@ class KubernetesCluster:
     def read_lease(self, namespace: str, name: str) -> Lease | None:
         return read_lease(self._transport, namespace, name, _READ_SECONDS)
 
-    def read_config_map(self, namespace: str, name: str) -> Kept | None:
+    def read_config_map(self, namespace: str, name: str) -> StoredConfigMap | None:
         return read_config_map(self._transport, namespace, name, _READ_SECONDS)
 
     def write_config_map(self, namespace: str, name: str, data: Mapping[str, str], version: str) -> str:
@@ -126,7 +126,7 @@ class KubernetesCluster:
         return [r for r in records if r.matters and r.run and (r.run.ended_at or 0.0) >= since]
 
     def touch(self, namespace: str, name: str, uid: PodUid) -> PodRecord | None:
-        answer = self._nudge(namespace, name, uid)
+        answer = self._requeue(namespace, name, uid)
         if answer.status not in _NOT_THIS_POD:
             return to_record(read_answer(answer))
         pod = self.read_pod(namespace, name)
@@ -134,14 +134,14 @@ class KubernetesCluster:
             raise answer.refusal()
         return None
 
-    def nudge(self, namespace: str, name: str, uid: PodUid) -> None:
-        answer = self._nudge(namespace, name, uid)
+    def requeue(self, namespace: str, name: str, uid: PodUid) -> None:
+        answer = self._requeue(namespace, name, uid)
         if answer.status not in _NOT_THIS_POD:
             answer.content()
 
-    def _nudge(self, namespace: str, name: str, uid: PodUid) -> Answer:
+    def _requeue(self, namespace: str, name: str, uid: PodUid) -> ApiResponse:
         # The UID is a precondition: another pod of that name is none of our business, and answers 409 or 422.
-        patch = {"metadata": {"uid": uid, "annotations": {NUDGE: datetime.now(UTC).isoformat()}}}
+        patch = {"metadata": {"uid": uid, "annotations": {REQUEUE: datetime.now(UTC).isoformat()}}}
         return self._transport.request(
             _PATCH,
             "PATCH",
@@ -149,7 +149,7 @@ class KubernetesCluster:
             f"{pod_path(namespace, name)}/status",
             body=patch,
             content_type=MERGE_PATCH,
-            timeout_seconds=_NUDGE_SECONDS,
+            timeout_seconds=_REQUEUE_SECONDS,
         )
 
     def post_event(self, event: PodEvent) -> None:

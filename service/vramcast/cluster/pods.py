@@ -9,7 +9,7 @@ from urllib.parse import quote
 import msgspec
 
 from vramcast.cluster.objects import Pod
-from vramcast.cluster.transport import ANSWER_SECONDS, Action, Answer, ApiRefused, Transport
+from vramcast.cluster.transport import ANSWER_SECONDS, Action, ApiRefused, ApiResponse, Transport
 
 _GET: Final = Action("get", "pods")
 _LIST: Final = Action("list", "pods")
@@ -40,7 +40,7 @@ def get_pod(transport: Transport, namespace: str, name: str, timeout_seconds: fl
     return None if answer.status == 404 else read_answer(answer)
 
 
-def read_answer(answer: Answer) -> Pod:
+def read_answer(answer: ApiResponse) -> Pod:
     """Raises ApiRefused."""
     try:
         return _decoder.decode(answer.content())

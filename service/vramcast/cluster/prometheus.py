@@ -40,7 +40,7 @@ class _Answer(msgspec.Struct, frozen=True, gc=False):
 
 
 @dataclass(frozen=True, slots=True)
-class Metrics:
+class SeriesNames:
     """Which series to ask for; `selector` is put between braces (`cluster="a"`) where one Prometheus sees several."""
 
     memory: str
@@ -89,13 +89,15 @@ class PrometheusApi:
 class PrometheusTelemetry:
     """Implements `Telemetry`. `interval_seconds`: how often it is looked at, and the finest step of history."""
 
-    def __init__(self, api: PrometheusApi, metrics: Metrics, interpreter: Interpreter, interval_seconds: float) -> None:
+    def __init__(
+        self, api: PrometheusApi, metrics: SeriesNames, interpreter: Interpreter, interval_seconds: float
+    ) -> None:
         self._api = api
         self._metrics = metrics
         self._interpreter = interpreter
         self._interval_seconds = interval_seconds
 
-    def look(self, since: float, now: float) -> Frame:
+    def poll(self, since: float, now: float) -> Frame:
         window = f"[{math.ceil(max(now - since, 0) + _MARGIN_SECONDS)}s]"
         memory = self._api.query(self._metrics.memory_query() + window)
         return self._interpreter.read(memory, self._utilization(lambda name: self._api.query(name + window)), now)

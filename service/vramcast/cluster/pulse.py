@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 
-class Ending(StrEnum):
+class StreamEnd(StrEnum):
     """Why a stream, or the attempt to have one, ended."""
 
     ENDED = "ended"  # by the server, in good order
@@ -25,7 +25,7 @@ class WatchStats:
     resource: str
     events: int
     lists: int
-    reconnects: Mapping[Ending, int]
+    reconnects: Mapping[StreamEnd, int]
     synced: bool
     connected: bool
     stale_seconds: float
@@ -43,7 +43,7 @@ class Pulse:
         self._last_sign = clock()
         self._events = 0
         self._lists = 0
-        self._endings = dict.fromkeys(Ending, 0)
+        self._endings = dict.fromkeys(StreamEnd, 0)
         self._last_error = ""
 
     def beat(self, events: int = 0) -> None:
@@ -61,8 +61,8 @@ class Pulse:
         self.connected = True
         self._last_error = ""
 
-    def end(self, ending: Ending, error: str = "") -> None:
-        if self.connected and ending is not Ending.QUIET:
+    def end(self, ending: StreamEnd, error: str = "") -> None:
+        if self.connected and ending is not StreamEnd.QUIET:
             # Until a connection says that it is over, it has lost nothing. Only silence proves nothing.
             self.beat()
         self.connected = False

@@ -93,7 +93,7 @@ class Cluster(Protocol):
         """The pod as it is now, read from the source; None if there is none. Raises WorldUnavailable."""
         ...
 
-    def nudge(self, namespace: str, name: str, uid: PodUid) -> None:
+    def requeue(self, namespace: str, name: str, uid: PodUid) -> None:
         """Touch a pending pod so that the scheduler looks at it again. Raises WorldUnavailable."""
         ...
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from vramcast.cluster.dcgm import DcgmTelemetry
-from vramcast.cluster.prometheus import Metrics, PrometheusApi, PrometheusTelemetry
+from vramcast.cluster.prometheus import PrometheusApi, PrometheusTelemetry, SeriesNames
 from vramcast.cluster.telemetry import HttpReader, Telemetry
 from vramcast.outcomes.readings import Interpreter
 from vramcast.settings import Settings
@@ -19,7 +19,7 @@ def choose_telemetry(settings: Settings) -> Telemetry | None:
             settings.telemetry_timeout_seconds, settings.prometheus_ca_file, settings.prometheus_token_file
         )
         api = PrometheusApi(http, settings.prometheus_url)
-        metrics = Metrics(memory, utilization, settings.prometheus_selector)
+        metrics = SeriesNames(memory, utilization, settings.prometheus_selector)
         return PrometheusTelemetry(api, metrics, interpreter, settings.telemetry_interval_seconds)
     if settings.dcgm_urls is not None:
         http = HttpReader(settings.telemetry_timeout_seconds)

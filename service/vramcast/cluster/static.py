@@ -21,7 +21,7 @@ from vramcast.cluster.seam import BindingWrite, BindResult, Fate, PodEvent, Sink
 from vramcast.cluster.static_file import ClusterFile, read_cluster_file
 from vramcast.errors import InvalidRequest
 from vramcast.names import NodeName, PodUid
-from vramcast.placement.changes import Change, NodeSeen, NodesListed, PodGone, PodSeen, PodsListed, StrangersSeen
+from vramcast.placement.changes import Change, NodeSeen, NodesListed, PodGone, PodSeen, PodsListed, UnmanagedMemorySeen
 from vramcast.placement.gpus import NodeGpus
 from vramcast.task.pod import PodRecord
 
@@ -34,7 +34,7 @@ class StaticCluster:
     def __init__(self, content: ClusterFile) -> None:
         self._lock = threading.Lock()
         self._nodes: dict[NodeName, NodeGpus] = {NodeName(name): to_node(node) for name, node in content.nodes.items()}
-        self._strangers_mib = content.strangers_mib
+        self._unmanaged_mib = content.unmanaged_mib
         self._pods: dict[str, Pod] = {}
         self._sink: Sink | None = None
         self._events: deque[PodEvent] = deque(maxlen=_MOST_EVENTS)
@@ -59,7 +59,7 @@ class StaticCluster:
             self._report([
                 *(NodeSeen(node) for node in self._nodes.values()),
                 NodesListed(frozenset(self._nodes)),
-                *(StrangersSeen(NodeName(name), used) for name, used in self._strangers_mib.items()),
+                *(UnmanagedMemorySeen(NodeName(name), used) for name, used in self._unmanaged_mib.items()),
                 *(PodSeen(record) for record in records),
                 PodsListed(frozenset(record.uid for record in records), time.monotonic()),
             ])  # fmt: skip
@@ -90,7 +90,7 @@ class StaticCluster:
             pod = self._pods.get(f"{namespace}/{name}")
         return to_record(pod) if pod else None
 
-    def nudge(self, namespace: str, name: str, uid: PodUid) -> None:
+    def requeue(self, namespace: str, name: str, uid: PodUid) -> None:
         """Nobody waits for events of a static cluster."""
 
     def post_event(self, event: PodEvent) -> None:

@@ -5,7 +5,7 @@ is a short form, which is only another way of writing the same objects: it is tu
 there is one reading of nodes and pods.
 
     nodes:
-    - {name: l40s, product: NVIDIA-L40S, gpus: 4, sharing: true, strangers: [0, 18Gi]}
+    - {name: l40s, product: NVIDIA-L40S, gpus: 4, sharing: true, unmanaged: [0, 18Gi]}
     - {name: a10, product: NVIDIA-A10, gpus: 2, replicas: 4}
     - {name: mig, product: NVIDIA-A100-SXM4-40GB, mig: {1g.5gb: 3, 3g.20gb: 1}}
     pods:
@@ -33,7 +33,7 @@ from vramcast.task.quantity import ceil_mib, parse_quantity
 from vramcast.task.vocabulary import PREFIX, Written
 
 _T = TypeVar("_T", Node, Pod)
-_NODE_KEYS = ("name", "product", "gpus", "memory", "sharing", "replicas", "mig", "strangers")
+_NODE_KEYS = ("name", "product", "gpus", "memory", "sharing", "replicas", "mig", "unmanaged")
 _POD_KEYS = ("name", "namespace", "uid", "node", "annotations", "limits")
 _SECTIONS = ("nodes", "pods")
 _PROFILE = re.compile(r"\d{1,2}g\.\d{1,4}gb")
@@ -42,11 +42,11 @@ _NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 
 @dataclass(slots=True)
 class ClusterFile:
-    """What the file says, as objects. `strangers_mib`: by node and GPU index, what no pod of ours uses."""
+    """What the file says, as objects. `unmanaged_mib`: by node and GPU index, what no pod of ours uses."""
 
     nodes: dict[str, Node] = field(default_factory=dict)
     pods: list[Pod] = field(default_factory=list)
-    strangers_mib: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    unmanaged_mib: dict[str, tuple[int, ...]] = field(default_factory=dict)
 
 
 def read_cluster_file(path: Path) -> ClusterFile:
@@ -191,14 +191,14 @@ class _Reader:
         replicas = self._count(entry, "replicas", place, 1, 64)
         sharing = self._flag(entry, "sharing", place)
         memory = self._sizes([entry["memory"]] if "memory" in entry else [], f"{place}.memory", least_mib=1)
-        strangers = self._strangers(entry, place)
+        unmanaged = self._unmanaged(entry, place)
         mig = self._mig(entry, place)
         if not mig and not entry.get("gpus"):
             self.wrong(f"{place}.gpus", entry.get("gpus", ""), "expected how many GPUs the node has (or `mig`)")
         if len(self.errors) > before:
             return None
-        if strangers:
-            self.found.strangers_mib[entry["name"]] = strangers
+        if unmanaged:
+            self.found.unmanaged_mib[entry["name"]] = unmanaged
         labels = {"nvidia.com/gpu.product": product, "nvidia.com/gpu.count": str(gpus)}
         labels |= {"nvidia.com/gpu.memory": str(memory[0])} if memory else {}
         labels |= {SHARING_LABEL: "true"} if sharing else {}
@@ -276,12 +276,12 @@ class _Reader:
                 self.wrong(f"{place}.mig.{profile}", profile, "expected a MIG profile such as 1g.5gb")
         return {profile: self._count(slices, profile, f"{place}.mig", 1, MAX_GPUS * 8) for profile in slices}
 
-    def _strangers(self, entry: Mapping[str, Any], place: str) -> tuple[int, ...]:
-        sizes = entry.get("strangers") or []
+    def _unmanaged(self, entry: Mapping[str, Any], place: str) -> tuple[int, ...]:
+        sizes = entry.get("unmanaged") or []
         if not isinstance(sizes, list):
-            self.wrong(f"{place}.strangers", sizes, "expected one quantity for each GPU, such as [0, 10Gi]")
+            self.wrong(f"{place}.unmanaged", sizes, "expected one quantity for each GPU, such as [0, 10Gi]")
             return ()
-        return self._sizes(sizes, f"{place}.strangers", least_mib=0)
+        return self._sizes(sizes, f"{place}.unmanaged", least_mib=0)
 
     def _sizes(self, values: list[Any], place: str, least_mib: int) -> tuple[int, ...]:
         sizes = []

@@ -24,7 +24,7 @@ class TelemetryUnavailable(WorldUnavailable):
 class Telemetry(Protocol):
     """The calls block, are made from worker threads, one at a time, and raise TelemetryUnavailable."""
 
-    def look(self, since: float, now: float) -> Frame:
+    def poll(self, since: float, now: float) -> Frame:
         """What was seen after `since` (seconds since the epoch), at least the newest there is."""
         ...
 

@@ -78,7 +78,7 @@ class Action:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ApiResponse:
     """A status and a body; codes from 400 up are data until somebody calls `refusal` or `content`."""
 
     action: Action
@@ -118,14 +118,14 @@ class Transport:
         body: object = None,
         content_type: str = JSON,
         timeout_seconds: float = ANSWER_SECONDS,
-    ) -> Answer:
+    ) -> ApiResponse:
         """Raises ApiUnreachable; any answer, good or bad, is returned."""
         timeout = urllib3.Timeout(connect=min(CONNECT_SECONDS, timeout_seconds), total=timeout_seconds)
         payload = None if body is None else msgspec.json.encode(body)
         extra = {"Content-Type": content_type} if payload is not None else _NO_HEADERS
         with _translated(action):
             response = self._send(method, path, query, payload, extra, timeout, preload=True)
-            return Answer(action, response.status, response.data, _retry_after_seconds(response))
+            return ApiResponse(action, response.status, response.data, _retry_after_seconds(response))
 
     def stream(
         self,
@@ -143,7 +143,7 @@ class Transport:
         with _translated(action):
             response = self._send("GET", path, query, None, _NO_HEADERS, timeout, preload=False)
             if not 200 <= response.status < 300:
-                raise Answer(action, response.status, response.data, _retry_after_seconds(response)).refusal()
+                raise ApiResponse(action, response.status, response.data, _retry_after_seconds(response)).refusal()
         return Stream(action, response, quiet_seconds)
 
     def close(self) -> None:

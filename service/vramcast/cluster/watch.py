@@ -22,7 +22,7 @@ import structlog
 
 from vramcast.cluster.backoff import Backoff
 from vramcast.cluster.objects import NO_METADATA, Node, Pod
-from vramcast.cluster.pulse import Ending, Pulse, WatchStats
+from vramcast.cluster.pulse import Pulse, StreamEnd, WatchStats
 from vramcast.cluster.readers import Reader
 from vramcast.cluster.seam import Sink
 from vramcast.cluster.transport import (
@@ -145,7 +145,7 @@ class Watch(Generic[T]):
                 # The state may lack a part of what was told: it is told everything again.
                 _log.exception("watch defect", resource=self._reader.resource)
                 self._reader.forget()
-                self._end(Ending.DEFECT, f"{type(error).__name__}: {error}")
+                self._end(StreamEnd.DEFECT, f"{type(error).__name__}: {error}")
                 self._back_off()
 
     def _list_then_watch(self) -> None:
@@ -155,7 +155,7 @@ class Watch(Generic[T]):
                 self._one_stream()
             except ApiRefused as error:
                 if error.gone:
-                    self._end(Ending.GONE, str(error))
+                    self._end(StreamEnd.GONE, str(error))
                     # At once the first time; a server that lists what it cannot watch is not asked in a tight loop.
                     self._pause(self._timing.backoff.delay_seconds(self._barren_lists))
                     self._barren_lists += 1
@@ -180,7 +180,7 @@ class Watch(Generic[T]):
             stream.close()
         if not received and self._timing.clock() - began < _SHORT_SECONDS:
             raise ApiUnreachable("the API server ended the watch as soon as it began", maybe_applied=False)
-        self._end(Ending.ENDED)
+        self._end(StreamEnd.ENDED)
 
     # --- lists
 
@@ -300,15 +300,15 @@ class Watch(Generic[T]):
 
     def _recover(self, error: ApiUnavailable) -> None:
         if isinstance(error, ApiRefused):
-            self._end(Ending.REFUSED, str(error))
+            self._end(StreamEnd.REFUSED, str(error))
             self._back_off(error.retry_after_seconds or 0.0)
         elif isinstance(error, ApiUnreachable) and error.quiet and self._pulse.connected:
-            self._end(Ending.QUIET, str(error))
+            self._end(StreamEnd.QUIET, str(error))
         else:
-            self._end(Ending.BROKEN, str(error))
+            self._end(StreamEnd.BROKEN, str(error))
             self._back_off()
 
-    def _end(self, ending: Ending, error: str = "") -> None:
+    def _end(self, ending: StreamEnd, error: str = "") -> None:
         self._pulse.end(ending, error)
         if error and not self._stop.is_set():
             _log.warning("watch interrupted", resource=self._reader.resource, why=ending.value, error=error)

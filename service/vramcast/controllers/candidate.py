@@ -1,8 +1,8 @@
 """A new artifact is tried in the shadow before it forecasts for anybody.
 
-Its directory is watched. Every live outcome is forecast by it too, beside the model in office, on a worker and never in
+Its directory is watched. Every live outcome is forecast by it too, beside the active model, on a worker and never in
 the scheduler's way. Once it was no worse for long enough it may take over, with all that it learned meanwhile. One that
-cannot be loaded, or fails, is a message and a metric; the model in office goes on.
+cannot be loaded, or fails, is a message and a metric; the active model goes on.
 """
 
 from __future__ import annotations
@@ -52,20 +52,20 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class _Waiting:
-    """An outcome, and what the office's calibrator said before it had learned from it."""
+    """An outcome, and what the active model's calibrator said before it had learned from it."""
 
     outcome: Outcome
     task: Task
     adjustment: Adjustment
 
 
-class Shadow:
+class CandidateTrial:
     """Lives on the event loop, but for `load`, which runs on a worker, as forecasts do."""
 
     def __init__(self, settings: Settings, adapted: AdaptedForecaster, home: RememberingForecaster) -> None:
         self.settings = settings
         self.adapted = adapted
-        self.home = self.office = home  # home: the artifact of the settings
+        self.home = self.active = home  # home: the artifact of the settings
         self.candidate: Candidate | None = None
         self.loads: Counter[str] = Counter({"ok": 0, "failed": 0})
         self.promotions = 0
@@ -89,12 +89,12 @@ class Shadow:
 
     def note(self, outcome: Outcome, task: Task, adjustment: Adjustment) -> None:
         """Of every measured run; compared at the next tick. A run that another model had forecast is retold."""
-        if self.candidate is not None or outcome.model_version != self.office.version:
+        if self.candidate is not None or outcome.model_version != self.active.version:
             self._waiting.append(_Waiting(outcome, task, adjustment))
 
     # ------------------------------------------------------------------ the directory
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Blocks, and never raises: for the start, when nobody waits."""
         self._take(*self.load())
 
@@ -112,7 +112,7 @@ class Shadow:
             if digest == self._seen:
                 return digest, None, ""
             base = ModelForecaster(load_artifact(manifest.parent), self.settings.default_oom_risk)
-        except Exception as error:  # whatever is in there, the office goes on
+        except Exception as error:  # whatever is in there, the active model goes on
             return "", None, str(error) or repr(error)
         return digest, Candidate(base, Calibrator(base.version)), ""
 
@@ -127,21 +127,21 @@ class Shadow:
             self._seat_candidate(found)
 
     def _seat_candidate(self, found: Candidate) -> None:
-        if found.version == self.office.version:
+        if found.version == self.active.version:
             self.candidate = None
             return
         if self.candidate is not None and self.candidate.version == found.version:
             return
         self.candidate = found
         self.revision += 1
-        log.info("a candidate is in the shadow", candidate=found.version, office=self.office.version)
+        log.info("a candidate is in the shadow", candidate=found.version, active=self.active.version)
 
     def _reject(self, wrong: str) -> None:
         """Once for each thing that is wrong: a directory that is being written is looked at again."""
         if wrong != self.unusable:
             self.loads["failed"] += 1
-            log.error("the candidate cannot be used, the model in office goes on", error=wrong,
-                      directory=self.settings.candidate_artifact, office=self.office.version)  # fmt: skip
+            log.error("the candidate cannot be used, the active model goes on", error=wrong,
+                      directory=self.settings.candidate_artifact, active=self.active.version)  # fmt: skip
         self._drop(wrong)
 
     def _drop(self, wrong: str) -> None:
@@ -153,24 +153,24 @@ class Shadow:
     # ------------------------------------------------------------------ outcomes
 
     async def compare_waiting(self, offload: Offload, teach: Callable[[Outcome], None]) -> bool:
-        """True: the candidate is to take over. `teach`: the model in office, by a run that another one had forecast."""
+        """True: the candidate is to take over. `teach`: the active model, by a run that another one had forecast."""
         while self._waiting:
             waiting = self._waiting.popleft()
             product = waiting.outcome.product
             try:
-                office: Forecast = await offload(self.office.forecast, waiting.task, product)
+                active: Forecast = await offload(self.active.forecast, waiting.task, product)
             except InvalidTask:
                 continue
             if self._calibrates:
-                office = adjust(office, waiting.adjustment)
-            if self.learns and waiting.outcome.model_version != office.model_version:
-                teach(retell(waiting.outcome, office))
+                active = adjust(active, waiting.adjustment)
+            if self.learns and waiting.outcome.model_version != active.model_version:
+                teach(retell(waiting.outcome, active))
             if self.candidate is not None:
-                await self._try_candidate(self.candidate, waiting, office, offload)
+                await self._try_candidate(self.candidate, waiting, active, offload)
         ready = self.standing() is Standing.READY
         return ready and self.settings.candidate_promotion is Promotion.AUTO
 
-    async def _try_candidate(self, candidate: Candidate, waiting: _Waiting, office: Forecast, offload: Offload) -> None:
+    async def _try_candidate(self, candidate: Candidate, waiting: _Waiting, active: Forecast, offload: Offload) -> None:
         try:
             theirs = await offload(candidate.base.forecast, waiting.task, waiting.outcome.product)
         except Exception as error:  # a model that loads may still fail on some input
@@ -179,48 +179,48 @@ class Shadow:
             self._seen = seen  # loading it again would help nobody
             return
         if candidate is self.candidate:
-            self._compare(candidate, waiting, office, theirs)
+            self._compare(candidate, waiting, active, theirs)
 
-    def _compare(self, candidate: Candidate, waiting: _Waiting, office: Forecast, theirs: Forecast) -> None:
+    def _compare(self, candidate: Candidate, waiting: _Waiting, active: Forecast, theirs: Forecast) -> None:
         outcome = waiting.outcome
         if self._calibrates:
             learned = candidate.calibrator.adjustment(outcome.product, theirs.family, theirs.risk)
             theirs = adjust(theirs, learned)
         retold = retell(outcome, theirs)
-        candidate.comparison.add(retell(outcome, office), retold)
+        candidate.comparison.add(retell(outcome, active), retold)
         if self.learns:
             candidate.calibrator.record(retold)
         self.revision += 1
 
-    # ------------------------------------------------------------------ who is in office
+    # ------------------------------------------------------------------ who is active
 
     def promote(self) -> Calibrator:
         """The candidate takes over, with the calibrator that it was taught in the shadow."""
         candidate = self.candidate
         if candidate is None:
             raise ValueError("there is no candidate")
-        log.warning("the candidate takes over", model=candidate.version, before=self.office.version)
+        log.warning("the candidate takes over", model=candidate.version, before=self.active.version)
         self.promotions += 1
         self.candidate = None
         self._waiting.clear()
         return self._seat(candidate.base, candidate.calibrator)
 
     def _seat(self, base: RememberingForecaster, calibrator: Calibrator) -> Calibrator:
-        self.office = base
+        self.active = base
         self.revision += 1
         self.adapted.adopt(base, calibrator if self._calibrates else None)
         return calibrator
 
     def recall(self, version: str | None) -> Calibrator:
-        """Who was in office when it was stored is again, if it is here: else the artifact of the settings."""
+        """Who was active when it was stored is again, if it is here: else the artifact of the settings."""
         candidate = self.candidate
         if candidate is not None and candidate.version == version:
             self.candidate = None
-            log.info("the promoted model is in office again", model=version)
+            log.info("the promoted model is active again", model=version)
             return self._seat(candidate.base, Calibrator(candidate.version))
-        if self.office.version == version:
-            return self._seat(self.office, Calibrator(self.office.version))
-        if self.office is not self.home:
+        if self.active.version == version:
+            return self._seat(self.active, Calibrator(self.active.version))
+        if self.active is not self.home:
             self._seen = ""  # what had been promoted is a candidate again
         return self._seat(self.home, Calibrator(self.home.version))
 
@@ -246,8 +246,8 @@ class Shadow:
         self.revision += 1
 
 
-async def keep_shadow(
-    shadow: Shadow, teach: Callable[[Outcome], None], promote: Callable[[], None], offload: Offload
+async def keep_trying(
+    trial: CandidateTrial, teach: Callable[[Outcome], None], promote: Callable[[], None], offload: Offload
 ) -> None:
     """Until cancelled."""
     ticks = 0.0
@@ -255,10 +255,10 @@ async def keep_shadow(
         await asyncio.sleep(_TICK_SECONDS)
         try:
             ticks += _TICK_SECONDS
-            if ticks >= shadow.settings.candidate_check_seconds:
+            if ticks >= trial.settings.candidate_check_seconds:
                 ticks = 0.0
-                await shadow.watch(offload)
-            if await shadow.compare_waiting(offload, teach):
+                await trial.watch(offload)
+            if await trial.compare_waiting(offload, teach):
                 promote()
         except Exception:
             log.exception("the shadow failed, trying again")

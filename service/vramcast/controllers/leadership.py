@@ -28,7 +28,7 @@ from vramcast.errors import NotLeading, WorldUnavailable
 from vramcast.names import PodUid
 from vramcast.task.pod import PodRecord
 
-LOOK_SECONDS = 1.0
+POLL_SECONDS = 1.0
 # kube-scheduler gives up the lead by itself after this part of the Lease (renewDeadline 10 s of leaseDuration 15 s).
 _SURE_FRACTION = 2 / 3
 # Goes on while the machine sleeps, where there is such a clock.
@@ -40,7 +40,7 @@ log = structlog.get_logger("vramcast")
 
 
 @runtime_checkable
-class Electorate(Protocol):
+class LeaderElectionApi(Protocol):
     """What following a leader needs of the cluster. The calls block and raise WorldUnavailable."""
 
     def read_lease(self, namespace: str, name: str) -> Lease | None: ...
@@ -84,7 +84,7 @@ class NoElection:
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """One time in office. A kube-scheduler that restarts holds the Lease under a new name."""
+    """One time active. A kube-scheduler that restarts holds the Lease under a new name."""
 
     holder: str
     transitions: int
@@ -97,20 +97,20 @@ class LeaseFollower:
 
     def __init__(
         self,
-        look: Callable[[], Awaitable[Lease | None]],
+        poll: Callable[[], Awaitable[Lease | None]],
         identity: str,
         take_over: Callable[[], Awaitable[None]],
         clock: Callable[[], float] = lambda: time.clock_gettime(_CLOCK),
         patience_seconds: float = PATIENCE_SECONDS,
     ) -> None:
-        self._look = look
+        self._poll = poll
         self._prefix = identity + "_"
         self._take_over = take_over
         self._clock = clock
         self._patience_seconds = patience_seconds
         self._term: Term | None = None
         self._seen: Lease | None = None
-        self._looked_at: float | None = None
+        self._polled_at: float | None = None
         self._sure_until = 0.0
         self._woken = asyncio.Event()
         self._settled = asyncio.Event()
@@ -151,21 +151,21 @@ class LeaseFollower:
                 log.exception("following the leader failed, trying again")
             self._woken.clear()
             with suppress(TimeoutError):
-                async with asyncio.timeout(LOOK_SECONDS):
+                async with asyncio.timeout(POLL_SECONDS):
                     await self._woken.wait()
 
     async def observe(self) -> None:
         """One look at the Lease, and what follows from it."""
         asked_at = self._clock()
-        lease = await self._look()
-        before, looked_at = self._seen, self._looked_at
-        self._seen, self._looked_at = lease, asked_at
+        lease = await self._poll()
+        before, polled_at = self._seen, self._polled_at
+        self._seen, self._polled_at = lease, asked_at
         if lease is None or not lease.holder.startswith(self._prefix):
             self._stand_by(lease)
             return
-        if before != lease and looked_at is not None:
+        if before != lease and polled_at is not None:
             # Renewed after the look before, whenever that was.
-            self._sure_until = looked_at + lease.duration_seconds * _SURE_FRACTION
+            self._sure_until = polled_at + lease.duration_seconds * _SURE_FRACTION
         term = Term(lease.holder, lease.transitions)
         if term != self._term and self._clock() < self._sure_until:
             self._term = None
@@ -182,12 +182,12 @@ class LeaseFollower:
 
 
 def lease_reader(
-    electorate: Electorate, lease: str, offload: Callable[..., Awaitable[Any]]
+    election_api: LeaderElectionApi, lease: str, offload: Callable[..., Awaitable[Any]]
 ) -> Callable[[], Awaitable[Lease | None]]:
     namespace, _, name = lease.partition("/")
 
-    async def look() -> Lease | None:
-        found: Lease | None = await offload(electorate.read_lease, namespace, name)
+    async def poll() -> Lease | None:
+        found: Lease | None = await offload(election_api.read_lease, namespace, name)
         return found
 
-    return look
+    return poll

@@ -10,10 +10,10 @@ from typing import Any
 
 import structlog
 
-from vramcast.controllers.candidate import Shadow
+from vramcast.controllers.candidate import CandidateTrial
 from vramcast.outcomes.calibration import Calibrator
-from vramcast.outcomes.learned import cell_json, death_json, read_cell, read_death
-from vramcast.outcomes.oom_history import Returns
+from vramcast.outcomes.learned import cell_json, oom_json, read_cell, read_oom
+from vramcast.outcomes.oom_history import OomHistory
 from vramcast.outcomes.outcome import Ending, Outcome
 from vramcast.settings import CalibrationMode
 from vramcast.task.fingerprint import task_fingerprint
@@ -26,14 +26,14 @@ log = structlog.get_logger("vramcast")
 
 
 class Learner:
-    """A section of the memory. `calibrator` is that of the artifact in office."""
+    """A section of the memory. `calibrator` is that of the active artifact."""
 
     def __init__(self, model_version: str, mode: CalibrationMode) -> None:
         self.calibrator = Calibrator(model_version)
-        self.returns = Returns()
+        self.oom_history = OomHistory()
         self.mode = mode
-        self.shadow: Shadow | None = None
-        self._former_revisions = 0  # of calibrators that are in office no more
+        self.trial: CandidateTrial | None = None
+        self._former_revisions = 0  # of calibrators that are active no more
 
     @property
     def applied(self) -> Calibrator | None:
@@ -43,23 +43,23 @@ class Learner:
     def models(self) -> Iterator[tuple[str, str]]:
         """(role, version) of what forecasts here."""
         if self.calibrator.model_version:
-            yield "office", self.calibrator.model_version
-        if self.shadow is not None and self.shadow.candidate is not None:
-            yield "candidate", self.shadow.candidate.version
+            yield "active", self.calibrator.model_version
+        if self.trial is not None and self.trial.candidate is not None:
+            yield "candidate", self.trial.candidate.version
 
     @property
     def revision(self) -> int:
-        shadow = self.shadow.revision if self.shadow is not None else 0
-        return self.calibrator.revision + self._former_revisions + self.returns.revision + shadow
+        trial = self.trial.revision if self.trial is not None else 0
+        return self.calibrator.revision + self._former_revisions + self.oom_history.revision + trial
 
     def teach(self, outcome: Outcome) -> None:
-        """By a run that was forecast by a former model, retold as the one in office would have promised."""
+        """By a run that was forecast by a former model, retold as the active one would have promised."""
         self.calibrator.record(outcome)
 
     def promote(self) -> None:
         """The candidate takes over."""
-        if self.shadow is not None:
-            self._install(self.shadow.promote())
+        if self.trial is not None:
+            self._install(self.trial.promote())
 
     def _install(self, calibrator: Calibrator) -> None:
         self._former_revisions += self.calibrator.revision + 1
@@ -67,13 +67,13 @@ class Learner:
 
     def record(self, outcome: Outcome, task: Task) -> None:
         """Once for each measured run. One that died is remembered even where calibration is frozen."""
-        if self.shadow is not None:
+        if self.trial is not None:
             before = self.calibrator.adjustment(outcome.product, outcome.family, outcome.risk)
-            self.shadow.note(outcome, task, before)
+            self.trial.note(outcome, task, before)
         if self.mode is CalibrationMode.OFF:
             return
         if outcome.ending is Ending.OOM:
-            self.returns.record(outcome)
+            self.oom_history.record(outcome)
             log.warning("a run died of OOM, its return gets more", pod=outcome.pod, owner=outcome.owner,
                         had=human_mib(ceil_mib(outcome.bound_bytes)))  # fmt: skip
         if self.mode is CalibrationMode.LEARN:
@@ -81,11 +81,11 @@ class Learner:
 
     def floor_mib(self, pod: PodRecord) -> int:
         """What a pod that died before must get at least. The user's own number stands, whatever came of it."""
-        if self.mode is CalibrationMode.OFF or not len(self.returns) or pod.task is None:
+        if self.mode is CalibrationMode.OFF or not len(self.oom_history) or pod.task is None:
             return 0
         if pod.task.level is Level.GIVEN:
             return 0
-        return ceil_mib(self.returns.floor_bytes(pod.namespace, pod.name, pod.owner, task_fingerprint(pod.task)))
+        return ceil_mib(self.oom_history.floor_bytes(pod.namespace, pod.name, pod.owner, task_fingerprint(pod.task)))
 
     # ------------------------------------------------------------------ a section of the memory
 
@@ -93,23 +93,23 @@ class Learner:
         return {
             "model": self.calibrator.model_version,
             "cells": [cell_json(cell) for cell in self.calibrator.cells()],
-            "died": [death_json(death) for death in self.returns.deaths()],
-            "candidate": self.shadow.snapshot() if self.shadow is not None else None,
+            "died": [oom_json(record) for record in self.oom_history.records()],
+            "candidate": self.trial.snapshot() if self.trial is not None else None,
         }
 
     def restore(self, document: Any) -> None:
         """As stored; None forgets. Cells of another model stay out: their scores say nothing of this one."""
         stored: Mapping[str, Any] = document if isinstance(document, Mapping) else {}
         candidate: Mapping[str, Any] = stored.get("candidate") or {}
-        if self.shadow is not None:
-            self._install(self.shadow.recall(stored.get("model")))
+        if self.trial is not None:
+            self._install(self.trial.recall(stored.get("model")))
         self.calibrator.put([read_cell(cell) for cell in self._cells(stored, candidate)])
-        self.returns.put([read_death(values) for values in stored.get("died", [])])
-        if self.shadow is not None:
-            self._restore_candidate(self.shadow, candidate)
+        self.oom_history.put([read_oom(values) for values in stored.get("died", [])])
+        if self.trial is not None:
+            self._restore_candidate(self.trial, candidate)
 
     def _cells(self, *sections: Mapping[str, Any]) -> list[Any]:
-        """Those of the model in office; who put a candidate there by hand finds what it was taught in the shadow."""
+        """Those of the active model; who put a candidate there by hand finds what it was taught in the shadow."""
         for section in sections:
             if section.get("model") == self.calibrator.model_version:
                 return list(section["cells"])
@@ -119,9 +119,9 @@ class Learner:
         return []
 
     @staticmethod
-    def _restore_candidate(shadow: Shadow, stored: Mapping[str, Any]) -> None:
+    def _restore_candidate(trial: CandidateTrial, stored: Mapping[str, Any]) -> None:
         try:
-            shadow.restore(stored)
+            trial.restore(stored)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             log.error("what the candidate was taught is damaged, starting afresh", error=repr(error))
-            shadow.restore({})
+            trial.restore({})

@@ -1,4 +1,4 @@
-"""What must happen without being asked: holds expire, unanswered binds are settled, forgotten pods are nudged."""
+"""What must happen without being asked: holds expire, unanswered binds are settled, forgotten pods are requeued."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from vramcast.task.pod import PodRecord
 
 _TICK_SECONDS = 0.5
 # One look costs a sweep over all GPUs; spread over ticks, a long queue does not stand in the scheduler's way.
-_LOOKS_A_TICK = 20
+_CHECKS_A_TICK = 20
 
 log = structlog.get_logger("vramcast")
 
 
-async def keep_house(service: Service) -> None:
+async def maintain(service: Service) -> None:
     """Until cancelled. A fault in one round is logged, and the next round tries again."""
-    nudge_at = 0.0
+    requeue_at = 0.0
     while True:
         await asyncio.sleep(_TICK_SECONDS)
         try:
             expire_holds(service)
-            await settle_unsure(service)
-            if service.settings.nudge_interval_seconds and service.clock() >= nudge_at:
-                nudge_at = service.clock() + service.settings.nudge_interval_seconds
-                await nudge_turned_away(service)
+            await resolve_unconfirmed(service)
+            if service.settings.requeue_interval_seconds and service.clock() >= requeue_at:
+                requeue_at = service.clock() + service.settings.requeue_interval_seconds
+                await requeue_unschedulable(service)
         except Exception:
-            log.exception("upkeep failed, trying again")
+            log.exception("maintenance failed, trying again")
 
 
 def expire_holds(service: Service) -> None:
@@ -42,11 +42,11 @@ def expire_holds(service: Service) -> None:
         service.news.spread()
 
 
-async def settle_unsure(service: Service) -> None:
+async def resolve_unconfirmed(service: Service) -> None:
     """A bind that got no answer counts until no write of it can come through any more; then the pod is asked."""
-    long_ago = service.clock() - service.settings.unsure_ttl_seconds
-    unsure = [p for p in service.state.ledger.promises() if p.state is State.UNSURE and p.made_at <= long_ago]
-    for promise in unsure:
+    long_ago = service.clock() - service.settings.unconfirmed_ttl_seconds
+    unconfirmed = [p for p in service.state.ledger.promises() if p.state is State.UNCONFIRMED and p.made_at <= long_ago]
+    for promise in unconfirmed:
         try:
             pod = await _read_pod(service, promise)
         except WorldUnavailable:
@@ -67,22 +67,22 @@ async def _read_pod(service: Service, promise: Promise) -> PodRecord | None:
     return pod
 
 
-async def nudge_turned_away(service: Service) -> None:
+async def requeue_unschedulable(service: Service) -> None:
     """The scheduler waits for an event; where room came without one, the pod itself is touched."""
     if not service.leadership.leading:
         return
-    for entry in service.turned_away.due(service.clock(), _LOOKS_A_TICK):
+    for entry in service.unschedulable.due(service.clock(), _CHECKS_A_TICK):
         fits = _fits_now(service, entry.pod)
-        service.turned_away.postpone(entry.pod.uid, service.clock(), nudged=fits)
+        service.unschedulable.postpone(entry.pod.uid, service.clock(), requeued=fits)
         if not fits:
             continue
         try:
-            await service.offload(service.cluster.nudge, entry.pod.namespace, entry.pod.name, entry.pod.uid)
+            await service.offload(service.cluster.requeue, entry.pod.namespace, entry.pod.name, entry.pod.uid)
         except WorldUnavailable as error:
-            log.warning("could not nudge", pod=entry.pod.key, error=str(error))
+            log.warning("could not requeue", pod=entry.pod.key, error=str(error))
             return
-        service.metrics.nudges.inc()
-        log.info("nudged: there is room now", pod=entry.pod.key)
+        service.metrics.requeues.inc()
+        log.info("requeued: there is room now", pod=entry.pod.key)
 
 
 def _fits_now(service: Service, pod: PodRecord) -> bool:

@@ -15,7 +15,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import structlog
 
-from vramcast.cluster.config_map import Conflict, Kept
+from vramcast.cluster.config_map import Conflict, StoredConfigMap
 from vramcast.errors import WorldUnavailable
 
 FORMAT = "1"
@@ -43,10 +43,10 @@ class Section(Protocol):
 
 
 @runtime_checkable
-class Shelf(Protocol):
+class ConfigMapApi(Protocol):
     """What keeping needs of the cluster. The calls block and raise WorldUnavailable."""
 
-    def read_config_map(self, namespace: str, name: str) -> Kept | None: ...
+    def read_config_map(self, namespace: str, name: str) -> StoredConfigMap | None: ...
 
     def write_config_map(self, namespace: str, name: str, data: Mapping[str, str], version: str) -> str:
         """The new version; `version` empty: there is none yet. Raises Conflict."""
@@ -67,7 +67,7 @@ class Memory:
 
     offload: Callable[..., Awaitable[Any]]
     clock: Callable[[], float]
-    shelf: Shelf | None = None
+    config_maps: ConfigMapApi | None = None
     place: str = "/"  # namespace/name
     save_seconds: float = 5.0
     leading: Callable[[], bool] = lambda: True
@@ -89,11 +89,11 @@ class Memory:
     async def load(self) -> None:
         """Never raises; where the API server does not answer, `keep` tries again."""
         self.loaded = False
-        if self.shelf is None:
+        if self.config_maps is None:
             self._restore({})
             return
         try:
-            kept: Kept | None = await self.offload(self.shelf.read_config_map, *self.place.split("/"))
+            kept: StoredConfigMap | None = await self.offload(self.config_maps.read_config_map, *self.place.split("/"))
         except WorldUnavailable as error:
             log.warning("cannot read what was learned, trying again", config_map=self.place, error=str(error))
             return
@@ -122,7 +122,13 @@ class Memory:
     async def save(self) -> None:
         """Never raises. Nothing is written by a replica that stands by, or over what a newer version wrote."""
         self._notice()
-        if self.shelf is None or not self.loaded or self._foreign or self._dirty_since is None or not self.leading():
+        if (
+            self.config_maps is None
+            or not self.loaded
+            or self._foreign
+            or self._dirty_since is None
+            or not self.leading()
+        ):
             return
         self._tried_at = self.clock()
         revisions, data = self._revisions(), self._data()
@@ -132,7 +138,7 @@ class Memory:
             log.error("what was learned is too large to keep", bytes=size, most=_LARGEST_BYTES)
             return
         try:
-            written = await self.offload(self.shelf.write_config_map, *self.place.split("/"), data, self._version)
+            written = await self.offload(self.config_maps.write_config_map, *self.place.split("/"), data, self._version)
         except Conflict:
             self.saves[Save.CONFLICT] += 1
             log.warning("somebody else wrote what was learned, taking that", config_map=self.place)

@@ -12,7 +12,7 @@ import asyncio
 
 import structlog
 
-from vramcast.controllers.leadership import Electorate
+from vramcast.controllers.leadership import LeaderElectionApi
 from vramcast.placement.changes import PodSeen
 from vramcast.service import Service
 from vramcast.task.pod import PodRecord
@@ -20,23 +20,23 @@ from vramcast.task.pod import PodRecord
 log = structlog.get_logger("vramcast")
 
 
-async def take_over(service: Service, electorate: Electorate) -> None:
+async def take_over(service: Service, election_api: LeaderElectionApi) -> None:
     """Raises WorldUnavailable: then it was not done, and must be done again."""
     started = service.clock()
     service.check_synced()
-    pods: list[PodRecord] = [pod for pod in await service.offload(electorate.list_pods) if pod.matters]
+    pods: list[PodRecord] = [pod for pod in await service.offload(election_api.list_pods) if pod.matters]
     service.apply([PodSeen(pod) for pod in pods])
-    # Of an earlier time in office: the scheduler that was told of them has forgotten it.
+    # Of an earlier time active: the scheduler that was told of them has forgotten it.
     for uid in list(service.state.ledger.holds):
         service.state.ledger.release_hold(uid)
     pending = [pod for pod in pods if pod.node is None]
-    touched = await asyncio.gather(*(_touch(service, electorate, pod) for pod in pending))
+    touched = await asyncio.gather(*(_touch(service, election_api, pod) for pod in pending))
     service.apply([PodSeen(pod) for pod in touched if pod is not None])
     service.metrics.takeovers.inc()
     seconds = round(service.clock() - started, 3)
     log.info("took over", pods=len(pods), touched=len(pending), seconds=seconds)
 
 
-async def _touch(service: Service, electorate: Electorate, pod: PodRecord) -> PodRecord | None:
-    touched: PodRecord | None = await service.offload(electorate.touch, pod.namespace, pod.name, pod.uid)
+async def _touch(service: Service, election_api: LeaderElectionApi, pod: PodRecord) -> PodRecord | None:
+    touched: PodRecord | None = await service.offload(election_api.touch, pod.namespace, pod.name, pod.uid)
     return touched

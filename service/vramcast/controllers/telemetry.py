@@ -1,4 +1,4 @@
-"""Looking at telemetry, again and again: strangers' memory onto the board, what pods used into their runs, and runs
+"""Looking at telemetry, again and again: unmanaged memory onto the board, what pods used into their runs, and runs
 that ended into outcomes.
 
 The network and the study of a look run on a worker; what they found is applied on the event loop. Nothing here stands
@@ -17,7 +17,7 @@ from vramcast.controllers.run_endings import catch_up, close_runs
 from vramcast.errors import WorldUnavailable
 from vramcast.outcomes.observation import Findings
 from vramcast.outcomes.readings import Fault, Frame
-from vramcast.placement.changes import Change, StrangersSeen
+from vramcast.placement.changes import Change, UnmanagedMemorySeen
 from vramcast.placement.promises import Promise
 from vramcast.service import Service
 
@@ -27,18 +27,18 @@ _MOST_RAW_SECONDS = 600.0
 log = structlog.get_logger("vramcast")
 
 
-async def keep_looking(service: Service, telemetry: Telemetry | None) -> None:
+async def keep_polling(service: Service, telemetry: Telemetry | None) -> None:
     """Until cancelled. A fault in one look is logged, and the next one tries again."""
     service.measuring.state.configured = telemetry is not None
     while True:
         try:
-            await look(service, telemetry)
+            await poll(service, telemetry)
         except Exception:
-            log.exception("a look at telemetry failed, trying again")
+            log.exception("a telemetry poll failed, trying again")
         await asyncio.sleep(service.settings.telemetry_interval_seconds)
 
 
-async def look(service: Service, telemetry: Telemetry | None) -> None:
+async def poll(service: Service, telemetry: Telemetry | None) -> None:
     """One look, and what follows from it."""
     if service.state.synced:
         await catch_up(service)
@@ -54,19 +54,19 @@ async def _read(service: Service, telemetry: Telemetry) -> None:
     try:
         findings: Findings = await service.offload(_study, service, _asking(service, telemetry, now))
     except WorldUnavailable as error:
-        measuring.state.looks["failed"] += 1
+        measuring.state.polls["failed"] += 1
         if str(error) != measuring.state.last_error:
             log.warning("no telemetry: promises alone decide", error=str(error))
         measuring.state.last_error = str(error)
     else:
-        measuring.state.looks["ok"] += 1
+        measuring.state.polls["ok"] += 1
         if measuring.state.last_error:
             log.info("telemetry is back")
         measuring.state.last_error, measuring.state.covered_until = "", now
         measuring.take(findings)
-        _apply_strangers(service, findings, now)
+        _apply_unmanaged(service, findings, now)
         measuring.tenancy.forget_before(now - _MOST_RAW_SECONDS)
-    _expire_strangers(service, now)
+    _expire_unmanaged(service, now)
 
 
 def _asking(service: Service, telemetry: Telemetry, now: float) -> Callable[[], Frame]:
@@ -78,9 +78,9 @@ def _asking(service: Service, telemetry: Telemetry, now: float) -> Callable[[], 
         covered = min([now - settings.telemetry_stale_seconds, *starts])
     covered = max(covered, now - settings.telemetry_history_hours * 3600)
     if now - covered <= _MOST_RAW_SECONDS:
-        return lambda: telemetry.look(covered, now)
+        return lambda: telemetry.poll(covered, now)
     # The newest samples too: steps of history may end before them.
-    return lambda: _joined(telemetry.history(covered, now), telemetry.look(now - settings.telemetry_stale_seconds, now))
+    return lambda: _joined(telemetry.history(covered, now), telemetry.poll(now - settings.telemetry_stale_seconds, now))
 
 
 def _joined(history: Frame, newest: Frame) -> Frame:
@@ -111,25 +111,25 @@ def _since(service: Service, now: float) -> Callable[[Promise], float]:
     return since
 
 
-def _apply_strangers(service: Service, findings: Findings, now: float) -> None:
+def _apply_unmanaged(service: Service, findings: Findings, now: float) -> None:
     measuring, oldest = service.measuring, now - service.settings.telemetry_stale_seconds
     changes: list[Change] = []
-    for node, (at, used_mib) in findings.strangers_mib.items():
+    for node, (at, used_mib) in findings.unmanaged_mib.items():
         if at < oldest:
             measuring.state.faults[Fault.STALE] += 1
             continue
-        measuring.strangers_at[node] = at
-        changes.append(StrangersSeen(node, used_mib))
+        measuring.unmanaged_at[node] = at
+        changes.append(UnmanagedMemorySeen(node, used_mib))
     if changes:
         service.apply(changes)
 
 
-def _expire_strangers(service: Service, now: float) -> None:
+def _expire_unmanaged(service: Service, now: float) -> None:
     """What nobody has confirmed for too long is not known any more."""
     measuring, oldest = service.measuring, now - service.settings.telemetry_stale_seconds
-    stale = [node for node, at in measuring.strangers_at.items() if at < oldest]
+    stale = [node for node, at in measuring.unmanaged_at.items() if at < oldest]
     for node in stale:
-        del measuring.strangers_at[node]
+        del measuring.unmanaged_at[node]
     if stale:
         log.warning("telemetry is stale: promises alone decide there", nodes=len(stale), first=stale[0])
-        service.apply([StrangersSeen(node, ()) for node in stale])
+        service.apply([UnmanagedMemorySeen(node, ()) for node in stale])

@@ -27,7 +27,7 @@ class Gpu:
     replicas: int
     size_mib: int
     promised_mib: int
-    strangers_mib: int
+    unmanaged_mib: int
     room_mib: int
     needs_mib: Mapping[str, int | None]  # by pod
 
@@ -125,7 +125,7 @@ def _gpu(node: str, pool: Mapping[str, Any], gpu: Mapping[str, Any]) -> Gpu:
         replicas=pool["replicas"],
         size_mib=gpu["size_mib"],
         promised_mib=gpu["promised_mib"],
-        strangers_mib=gpu["strangers_mib"],
+        unmanaged_mib=gpu["unmanaged_mib"],
         room_mib=gpu["room_mib"],
         needs_mib={pod["pod"]: pod["need_mib"] for pod in gpu["pods"]},
     )

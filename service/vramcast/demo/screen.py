@@ -19,7 +19,7 @@ from vramcast.task.quantity import human_mib
 _WIDTH = 100
 _BAR_WIDTH = 28
 _REST_OF_MAP = 71
-_PROMISED, _STRANGER, _ROOM = "█", "▒", "·"
+_PROMISED, _UNMANAGED, _ROOM = "█", "▒", "·"
 _MARKS = {"placed": ("✓", "bold green"), "waits": ("✗", "bold red"), "ended": ("■", "bold blue")}
 
 
@@ -68,7 +68,7 @@ def show_map(console: Console, title: str, gpus: Sequence[Gpu]) -> None:
             name = Text("" if number else node, "bold")
             table.add_row(name, _which(gpu), _short_product(gpu.product), *_load(gpu, bar_width))
     legend = Text.assemble(
-        (_PROMISED, "blue"), " promised   ", (_STRANGER, "red"), " a stranger's   ", (_ROOM, "green"), " room",
+        (_PROMISED, "blue"), " promised   ", (_UNMANAGED, "red"), " unmanaged   ", (_ROOM, "green"), " room",
         style="dim",
     )  # fmt: skip
     _print(console, Padding(Group(table, Text(), legend), (1, 0, 1, 2)))
@@ -93,19 +93,19 @@ def _load(gpu: Gpu, width: int) -> tuple[Text, Text, Text]:
         used = gpu.devices - gpu.free_devices
         bar = _bar(used, 0, gpu.devices, width)
         return bar, Text(f"{gpu.free_devices} free"), Text(f"of {gpu.devices}, {human_mib(gpu.size_mib)} each", "dim")
-    taken = gpu.size_mib - gpu.strangers_mib - gpu.room_mib
+    taken = gpu.size_mib - gpu.unmanaged_mib - gpu.room_mib
     told = f"of {human_mib(gpu.size_mib)}"
     if gpu.free_devices is not None:
         told += f", {gpu.free_devices} free"
-    return _bar(taken, gpu.strangers_mib, gpu.size_mib, width), Text(human_mib(gpu.room_mib)), Text(told, "dim")
+    return _bar(taken, gpu.unmanaged_mib, gpu.size_mib, width), Text(human_mib(gpu.room_mib)), Text(told, "dim")
 
 
-def _bar(promised: int, strangers: int, size: int, width: int) -> Text:
+def _bar(promised: int, unmanaged: int, size: int, width: int) -> Text:
     """Rounded so that what is there is seen, and all of it is as wide as every other bar."""
-    blocks = [max(1, round(part * width / max(size, 1))) if part > 0 else 0 for part in (promised, strangers)]
+    blocks = [max(1, round(part * width / max(size, 1))) if part > 0 else 0 for part in (promised, unmanaged)]
     blocks[0] = min(blocks[0], width - blocks[1])
     return Text.assemble(
-        (_PROMISED * blocks[0], "blue"), (_STRANGER * blocks[1], "red"), (_ROOM * (width - sum(blocks)), "green")
+        (_PROMISED * blocks[0], "blue"), (_UNMANAGED * blocks[1], "red"), (_ROOM * (width - sum(blocks)), "green")
     )
 
 
@@ -196,7 +196,7 @@ def _why_not(reasons: Mapping[str, str]) -> list[Text]:
 
 def show_summary(console: Console, placed: Sequence[str], waiting: Sequence[str], gpus: Iterable[Gpu]) -> None:
     told = Text.assemble((f"{len(placed)} pods placed", "bold green"))
-    if all(gpu.promised_mib + gpu.strangers_mib <= gpu.size_mib for gpu in gpus if gpu.free_devices is None):
+    if all(gpu.promised_mib + gpu.unmanaged_mib <= gpu.size_mib for gpu in gpus if gpu.free_devices is None):
         told.append(", no GPU promised more than it has")
     if waiting:
         told.append("; ")

@@ -24,7 +24,7 @@ _PARAMETERS_APART = 0.10
 DOUBT = 1.10
 
 
-def lookalike(known: Iterable[Line], task: Task) -> Line | None:
+def match_catalog(known: Iterable[Line], task: Task) -> Line | None:
     """The model, at the size that it was traced at, whose numbers a summary has."""
     if task.level is not Level.SUMMARY or not (task.layers and task.activations and task.parameters):
         return None

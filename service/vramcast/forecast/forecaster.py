@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from vramcast.errors import FieldError, InvalidTask
 from vramcast.forecast import physics
 from vramcast.forecast.catalog import Catalog, CatalogUnusable, builtin_catalog
-from vramcast.forecast.catalog_match import DOUBT, layers_of, lookalike
+from vramcast.forecast.catalog_match import DOUBT, layers_of, match_catalog
 from vramcast.forecast.description import Description
 from vramcast.forecast.forecast import Forecast, Part, Source
 from vramcast.forecast.profiles import decode_profile
@@ -123,7 +123,7 @@ def _looked_up(task: Task) -> Described:
         catalog = builtin_catalog()
     except CatalogUnusable:
         return Described()
-    line = lookalike(catalog.with_layers(task.layers or 0), task)
+    line = match_catalog(catalog.with_layers(task.layers or 0), task)
     if line is None:
         return Described()
     assumed = f"the layers of {line.name}, whose parameters, layers and activations these are"

@@ -25,7 +25,7 @@ class TelemetryView:
 
     configured: bool
     age_seconds: float | None
-    looks: Mapping[str, int]
+    polls: Mapping[str, int]
     faults: Mapping[Fault, int]
     running: int = 0
     ended: int = 0
@@ -123,10 +123,10 @@ def _telemetry(view: TelemetryView) -> Iterator[Metric]:
         # Nothing yet is as old as it gets: an alert on the age must see it.
         age.add_metric([], float("inf") if view.age_seconds is None else view.age_seconds)
     yield age
-    looks = CounterMetricFamily("vramcast_telemetry_looks", "Looks at telemetry, by result", labels=["result"])
-    for result, count in view.looks.items():
-        looks.add_metric([result], count)
-    yield looks
+    polls = CounterMetricFamily("vramcast_telemetry_polls", "Looks at telemetry, by result", labels=["result"])
+    for result, count in view.polls.items():
+        polls.add_metric([result], count)
+    yield polls
     faults = CounterMetricFamily(
         "vramcast_telemetry_faults", "Samples that were passed over, or doubtful, by why", labels=["fault"]
     )

@@ -25,7 +25,7 @@ class ModelView:
 
     version: str
     source: str  # model or physics
-    role: str  # office or candidate
+    role: str  # active model or candidate
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class LearnedView:
     mode: str
     modes: Sequence[str]
     cells: Sequence[CellState]
-    deaths: int
+    records: int
     saves: Mapping[str, int]
     unsaved_seconds: float | None
     models: Sequence[ModelView]
@@ -112,21 +112,24 @@ def _state(view: LearnedView) -> Iterator[Metric]:
         mode.add_metric([known], float(known == view.mode))
     yield mode
     yield GaugeMetricFamily(
-        "vramcast_calibration_deaths", "Tasks that died of OOM and get more if they return", value=view.deaths
+        "vramcast_oom_history_tasks", "Tasks that died of OOM and get more if they return", value=view.records
     )
-    saves = CounterMetricFamily("vramcast_memory_saves", "Writes of what was learned, by result", labels=["result"])
+    saves = CounterMetricFamily(
+        "vramcast_learned_state_saves", "Writes of what was learned, by result", labels=["result"]
+    )
     for result, count in view.saves.items():
         saves.add_metric([result], count)
     yield saves
     unsaved = GaugeMetricFamily(
-        "vramcast_memory_unsaved_seconds", "Since the oldest change that a restart would forget; none: nothing is kept"
+        "vramcast_learned_state_unsaved_seconds",
+        "Since the oldest change that a restart would forget; none: nothing is kept",
     )
     if view.unsaved_seconds is not None:
         unsaved.add_metric([], view.unsaved_seconds)
     yield unsaved
     info = GaugeMetricFamily(
         "vramcast_model_info",
-        "1, with the model's version, what it is and whether it is in office",
+        "1, with the model's version, what it is and whether it is active",
         labels=["version", "source", "role"],
     )
     for model in view.models:

@@ -1,4 +1,4 @@
-"""The model in office beside the candidate in its shadow, as Prometheus sees it."""
+"""The active model beside the candidate in its shadow, as Prometheus sees it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from vramcast.outcomes.comparison import Figures, Standing
 
 
 @dataclass(frozen=True, slots=True)
-class ShadowView:
+class CandidateView:
     """At the moment of a scrape. `figures`: by role, empty without a candidate."""
 
     standing: Standing = Standing.NONE
@@ -21,15 +21,15 @@ class ShadowView:
     figures: Mapping[str, Figures] = field(default_factory=dict)
 
 
-class ShadowCollector(Collector):
-    def __init__(self, view: Callable[[], ShadowView]) -> None:
+class CandidateCollector(Collector):
+    def __init__(self, view: Callable[[], CandidateView]) -> None:
         self._view = view
 
     def collect(self) -> Iterator[Metric]:
         view = self._view()
         standing = GaugeMetricFamily(
             "vramcast_candidate_standing",
-            "1 for how the candidate stands beside the model in office",
+            "1 for how the candidate stands beside the active model",
             labels=["standing"],
         )
         for known in Standing:

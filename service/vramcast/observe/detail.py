@@ -54,12 +54,12 @@ class DetailCollector(Collector):
 
     def _gpu_metrics(self) -> Iterator[Metric]:
         labels = ["gpu_node", "gpu"]
-        room, promised, strangers = (
+        room, promised, unmanaged = (
             GaugeMetricFamily(f"vramcast_gpu_{name}_bytes", text, labels=labels)
             for name, text in (
                 ("room", "GPU memory that can still be promised or held"),
                 ("promised", "GPU memory promised"),
-                ("strangers", "GPU memory that telemetry shows used by nobody of ours"),
+                ("unmanaged", "GPU memory that telemetry shows used by nobody of ours"),
             )
         )
         for node in self._ledger.nodes:
@@ -67,5 +67,5 @@ class DetailCollector(Collector):
                 name = [node, f"{view.pool.resource}/{view.index}"]
                 room.add_metric(name, view.room_mib * MIB)
                 promised.add_metric(name, sum(promise.need_mib or 0 for promise in view.promises) * MIB)
-                strangers.add_metric(name, view.strangers_mib * MIB)
-        yield from (room, promised, strangers)
+                unmanaged.add_metric(name, view.unmanaged_mib * MIB)
+        yield from (room, promised, unmanaged)

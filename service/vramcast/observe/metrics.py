@@ -45,7 +45,7 @@ disable_created_metrics()  # type: ignore[no-untyped-call] # the library types o
 class Metrics:
     """All counters of the service, and the gauges that are read off the ledger when somebody looks."""
 
-    def __init__(self, ledger: Ledger, turned_away: Callable[[], int], cluster: Callable[[], ClusterView]) -> None:
+    def __init__(self, ledger: Ledger, unschedulable: Callable[[], int], cluster: Callable[[], ClusterView]) -> None:
         self.registry = CollectorRegistry()
         self.request_seconds = Histogram(
             "vramcast_request_seconds", "Time to answer, by verb", ["verb"],
@@ -59,20 +59,18 @@ class Metrics:
         self.binds = self._counter("vramcast_binds", "Binding writes by what became of them", "fate")
         self.forecasts = self._counter("vramcast_forecasts", "Forecasts that decided a filter call", "source")
         self.invalid_tasks = self._counter("vramcast_invalid_tasks", "Pods whose annotations could not be used")
-        self.settle_waits = self._counter(
-            "vramcast_settle_waits", "Filter calls that waited for holds or news", "outcome"
-        )
+        self.hold_waits = self._counter("vramcast_hold_waits", "Filter calls that waited for holds or news", "outcome")
         self.defects = self._counter("vramcast_defects", "Changes of the cluster that met a defect of vramcast")
         self.hold_expirations = self._counter("vramcast_hold_expirations", "Holds whose pod was never bound")
-        self.nudges = self._counter("vramcast_nudges", "Turned-away pods shown to the scheduler again")
+        self.requeues = self._counter("vramcast_requeues", "Turned-away pods shown to the scheduler again")
         self.takeovers = self._counter("vramcast_takeovers", "Times that this replica took the lead")
-        self.shadow_placements = self._counter(
-            "vramcast_shadow_placements",
+        self.observed_placements = self._counter(
+            "vramcast_observed_placements",
             "In mode observe, what filter would have said of placements",
             "verdict",
         )
         self._begin_at_zero()
-        self.registry.register(_LedgerCollector(ledger, turned_away, cluster))
+        self.registry.register(_LedgerCollector(ledger, unschedulable, cluster))
 
     def _begin_at_zero(self) -> None:
         """A series that appears with its first count has not increased, as Prometheus sees it."""
@@ -83,8 +81,8 @@ class Metrics:
             (self.pods_rejected, rejections),
             (self.binds, Fate),
             (self.forecasts, Source),
-            (self.settle_waits, ("settled", "in_vain")),
-            (self.shadow_placements, verdicts),
+            (self.hold_waits, ("fits", "timed_out")),
+            (self.observed_placements, verdicts),
         ):
             for value in values:
                 counter.labels(value)
@@ -97,18 +95,18 @@ class Metrics:
 
 
 class _LedgerCollector(Collector):
-    def __init__(self, ledger: Ledger, turned_away: Callable[[], int], cluster: Callable[[], ClusterView]) -> None:
+    def __init__(self, ledger: Ledger, unschedulable: Callable[[], int], cluster: Callable[[], ClusterView]) -> None:
         self._ledger = ledger
-        self._turned_away = turned_away
+        self._unschedulable = unschedulable
         self._cluster = cluster
 
     def collect(self) -> Iterator[Metric]:
         yield from self._promises()
         yield from self._capacity()
         yield from self._world()
-        strangers = sum(int(table.strangers.sum()) for table in self._ledger.board.tables.values())
+        unmanaged = sum(int(table.unmanaged.sum()) for table in self._ledger.board.tables.values())
         yield GaugeMetricFamily(
-            "vramcast_strangers_bytes", "GPU memory that telemetry shows used by nobody of ours", value=strangers * MIB
+            "vramcast_unmanaged_bytes", "GPU memory that telemetry shows used by nobody of ours", value=unmanaged * MIB
         )
         info = GaugeMetricFamily("vramcast_build_info", "1, with the version as a label", labels=["version"])
         info.add_metric([__version__], 1)
@@ -130,7 +128,9 @@ class _LedgerCollector(Collector):
             size,
             GaugeMetricFamily("vramcast_holds", "Pods between filter and bind", value=len(self._ledger.holds)),
             GaugeMetricFamily("vramcast_held_bytes", "GPU memory held, each pod once", value=held * MIB),
-            GaugeMetricFamily("vramcast_pods_turned_away", "Pending pods that fit nowhere", value=self._turned_away()),
+            GaugeMetricFamily(
+                "vramcast_unschedulable_pods", "Pending pods that fit nowhere", value=self._unschedulable()
+            ),
         )
 
     def _capacity(self) -> Iterable[Metric]:

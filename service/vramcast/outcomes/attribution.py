@@ -1,14 +1,14 @@
-"""Whose memory is it? One node's readings of one moment, divided among the pods that were there and strangers.
+"""Whose memory is it? One node's readings of one moment, divided among the pods that were there and unmanaged memory.
 
 Three kinds of telemetry, from the best to the poorest:
 
-    a value for every pod       what is left over is strangers'
+    a value for every pod       what is left over is unmanaged memory'
     a value for every GPU,      the pod's own where one pod has the GPU to itself (less what was there before it came);
       with or without a pod       of several pods nothing can be told apart, and only their promises are known
     nothing                     promises alone
 
-Whatever is not certain is laid to strangers, never to free room: what a pod uses beyond its promise is counted there
-too, so that it counts at what it uses.
+Whatever is uncertain counts as unmanaged memory, never as free room. So does what a pod uses beyond its promise: a pod
+that outgrew its promise counts at what it uses.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ LEAST_USED_MIB = 64
 
 @dataclass(slots=True)
 class Division:
-    """`strangers_mib`: by GPU index on a sharing node; where the kubelet picks, of every device it could pick."""
+    """`unmanaged_mib`: by GPU index on a sharing node; where the kubelet picks, of every device it could pick."""
 
-    strangers_mib: tuple[int, ...] = ()
+    unmanaged_mib: tuple[int, ...] = ()
     observed_mib: dict[PodUid, int] = field(default_factory=dict)  # on the pod's fullest GPU
     devices: dict[PodUid, Device] = field(default_factory=dict)  # which one that is
     unclear: set[PodUid] = field(default_factory=set)
@@ -98,13 +98,13 @@ def _by_device(readings: Iterable[Reading], tenants: Sequence[Tenant]) -> dict[D
 
 def _divide_shared(node: NodeGpus, seen: Mapping[Device, _Seen], tenants: Sequence[Tenant], moment: _Moment) -> None:
     count = node.pools[0].count if node.pools else 0
-    strangers = [0] * count
+    unmanaged = [0] * count
     for device, values in seen.items():
         if device.index < count:
             there = [t for t in tenants if not t.gpu_indices or device.index in t.gpu_indices]
-            strangers[device.index] = _share_out(device, values, there, moment)
+            unmanaged[device.index] = _share_out(device, values, there, moment)
             moment.division.vacant.update(() if there else (device,))
-    moment.division.strangers_mib = tuple(strangers)
+    moment.division.unmanaged_mib = tuple(unmanaged)
 
 
 def _divide_kubelet(node: NodeGpus, seen: Mapping[Device, _Seen], tenants: Sequence[Tenant], moment: _Moment) -> None:
@@ -117,18 +117,18 @@ def _divide_kubelet(node: NodeGpus, seen: Mapping[Device, _Seen], tenants: Seque
         # One GPU, one pod: no name is needed.
         there[nameless[0]], nameless, lost = lost, [], []
     sliced = any(pool.replicas > 1 for pool in node.pools)
-    strangers = _strangers_among(nameless, seen, lost)
+    unmanaged = _unmanaged_among(nameless, seen, lost)
     for device, here in there.items():
         if here:
             left = _share_out(device, seen[device], here, moment)
             # A whole GPU that a pod has is handed to nobody else: what else is on it matters to no one.
-            strangers.append(left if sliced else 0)
+            unmanaged.append(left if sliced else 0)
     moment.division.unclear.update(tenant.uid for tenant in lost if nameless)
     moment.division.vacant.update(() if lost else nameless)
-    moment.division.strangers_mib = tuple(strangers)
+    moment.division.unmanaged_mib = tuple(unmanaged)
 
 
-def _strangers_among(nameless: Sequence[Device], seen: Mapping[Device, _Seen], lost: Iterable[Tenant]) -> list[int]:
+def _unmanaged_among(nameless: Sequence[Device], seen: Mapping[Device, _Seen], lost: Iterable[Tenant]) -> list[int]:
     """The fullest devices are taken for those of the pods that are named nowhere, the largest promise first."""
     used = sorted((seen[device].total_mib for device in nameless), reverse=True)
     promises = sorted(
@@ -141,7 +141,7 @@ def _strangers_among(nameless: Sequence[Device], seen: Mapping[Device, _Seen], l
 
 
 def _share_out(device: Device, values: _Seen, there: Sequence[Tenant], moment: _Moment) -> int:
-    """The strangers' part of one device; what is told of the pods on it goes into the division."""
+    """The unmanaged memory' part of one device; what is told of the pods on it goes into the division."""
     if _are_their_own(values, moment.pod_values):
         return _share_out_by_name(device, values, there, moment)
     total, before_mib = values.total_mib, min(moment.before_mib.get(device, 0), values.total_mib)

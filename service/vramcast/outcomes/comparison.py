@@ -1,4 +1,4 @@
-"""Two models beside each other on the same outcomes: the one in office, and a candidate that nobody asks yet.
+"""Two models beside each other on the same outcomes: the active one, and a candidate that nobody asks yet.
 
 Both are judged by what they would have promised at that moment, each with what it had learned by then. The measure is
 the pinball loss of the bound, in logarithms: at a risk of 0.05, falling short by a tenth costs as much as reserving
@@ -33,7 +33,7 @@ class Standing(StrEnum):
     NONE = "none"
     UNUSABLE = "unusable"
     WAITING = "waiting"  # for outcomes
-    READY = "ready"  # no worse than the one in office
+    READY = "ready"  # no worse than the active one
     WORSE = "worse"
 
 
@@ -94,23 +94,23 @@ def judge(outcome: Outcome) -> Verdict:
 
 @dataclass(slots=True)
 class Comparison:
-    office: deque[Verdict] = field(default_factory=lambda: deque(maxlen=WINDOW))
+    active: deque[Verdict] = field(default_factory=lambda: deque(maxlen=WINDOW))
     candidate: deque[Verdict] = field(default_factory=lambda: deque(maxlen=WINDOW))
 
     def __len__(self) -> int:
         return len(self.candidate)
 
-    def add(self, office: Outcome, candidate: Outcome) -> None:
+    def add(self, active: Outcome, candidate: Outcome) -> None:
         """The same run, as each of them would have promised."""
-        self.office.append(judge(office))
+        self.active.append(judge(active))
         self.candidate.append(judge(candidate))
 
     def standing(self, least_outcomes: int) -> Standing:
         if len(self) < least_outcomes:
             return Standing.WAITING
-        office, candidate = summarize(self.office), summarize(self.candidate)
-        owed = min(office.coverage, candidate.promised) - COVERAGE_MARGIN
-        fit = candidate.loss <= LOSS_MARGIN * office.loss + 1 / _UNIT and candidate.coverage >= owed
+        active, candidate = summarize(self.active), summarize(self.candidate)
+        owed = min(active.coverage, candidate.promised) - COVERAGE_MARGIN
+        fit = candidate.loss <= LOSS_MARGIN * active.loss + 1 / _UNIT and candidate.coverage >= owed
         return Standing.READY if fit else Standing.WORSE
 
 
@@ -141,18 +141,18 @@ def comparison_json(comparison: Comparison) -> dict[str, list[Any]]:
     """Flat and whole numbers: there are hundreds of them in a ConfigMap."""
     return {
         name: [part for verdict in verdicts for part in _pack(verdict)]
-        for name, verdicts in (("office", comparison.office), ("candidate", comparison.candidate))
+        for name, verdicts in (("active", comparison.active), ("candidate", comparison.candidate))
     }
 
 
 def read_comparison(document: Mapping[str, Sequence[Any]]) -> Comparison:
     """Raises ValueError, KeyError or TypeError for what is none."""
     comparison = Comparison()
-    for name, verdicts in (("office", comparison.office), ("candidate", comparison.candidate)):
+    for name, verdicts in (("active", comparison.active), ("candidate", comparison.candidate)):
         parts = document[name]
         verdicts.extend(_unpack(*parts[start : start + 5]) for start in range(0, len(parts), 5))
-    if len(comparison.office) != len(comparison.candidate):
-        raise ValueError("office and candidate: expected as many outcomes of each")
+    if len(comparison.active) != len(comparison.candidate):
+        raise ValueError("active model and candidate: expected as many outcomes of each")
     return comparison
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from vramcast.forecast.conformal import RISKS
 from vramcast.outcomes.calibration import CellState
-from vramcast.outcomes.oom_history import Death
+from vramcast.outcomes.oom_history import OomRecord
 from vramcast.outcomes.run_scores import Score
 
 _UNIT = 1e4
@@ -44,14 +44,14 @@ def read_cell(document: Mapping[str, Any]) -> CellState:
     return CellState(str(document["product"]), str(document["family"]), scores, corrections, level, *counts)
 
 
-def death_json(death: Death) -> list[Any]:
-    return [death.namespace, death.owner, death.fingerprint, death.short_bytes, round(death.died_at)]
+def oom_json(record: OomRecord) -> list[Any]:
+    return [record.namespace, record.owner, record.fingerprint, record.short_bytes, round(record.died_at)]
 
 
-def read_death(values: Any) -> Death:
+def read_oom(values: Any) -> OomRecord:
     """Raises ValueError or TypeError."""
     namespace, owner, fingerprint, short_bytes, died_at = values
-    return Death(str(namespace), str(owner), str(fingerprint), int(short_bytes), float(died_at))
+    return OomRecord(str(namespace), str(owner), str(fingerprint), int(short_bytes), float(died_at))
 
 
 def _encode(score: Score) -> str:

@@ -54,7 +54,7 @@ class TelemetryState:
     configured: bool = False
     newest_at: float | None = None
     covered_until: float | None = None
-    looks: Counter[str] = field(default_factory=lambda: Counter({"ok": 0, "failed": 0}))
+    polls: Counter[str] = field(default_factory=lambda: Counter({"ok": 0, "failed": 0}))
     faults: Counter[Fault] = field(default_factory=lambda: Counter(dict.fromkeys(Fault, 0)))
     last_error: str = ""
 
@@ -72,8 +72,8 @@ class Measuring:
         self.runs: dict[PodUid, Run] = {}
         self.ended: dict[PodUid, EndedRun] = {}
         self.recorder: Recorder = lambda _outcome, _task: None
-        # Where telemetry found strangers, and when: what is too old is taken back.
-        self.strangers_at: dict[NodeName, float] = {}
+        # Where telemetry found unmanaged memory, and when: what is too old is taken back.
+        self.unmanaged_at: dict[NodeName, float] = {}
         # False: what ended before this process came, or before it took the lead, has to be looked for.
         self.caught_up = False
         self._gap_seconds = settings.telemetry_stale_seconds
@@ -118,7 +118,7 @@ class Measuring:
         if run is not None:
             self.ended[uid] = EndedRun(run, now, facts if facts is not None and facts.ending is not None else None)
 
-    # ------------------------------------------------------------------ looks at telemetry
+    # ------------------------------------------------------------------ telemetry polls
 
     def update_tenants(self, promises: Iterable[Promise], since: Callable[[Promise], float]) -> None:
         self.tenancy.update(promises, self.wall(), since)

@@ -1,4 +1,4 @@
-"""From a look at telemetry to what it means: strangers' memory on every node, and what each pod was seen to use.
+"""From a telemetry poll to what it means: unmanaged memory on every node, and what each pod was seen to use.
 
 Works on what it is given and keeps only what was on each GPU before our pods came, so that it can run beside the
 decisions instead of in their way.
@@ -33,9 +33,9 @@ class Sighting:
 
 @dataclass(slots=True)
 class Findings:
-    """`strangers_mib`: by node, as of the newest sample, with its time."""
+    """`unmanaged_mib`: by node, as of the newest sample, with its time."""
 
-    strangers_mib: dict[NodeName, tuple[float, tuple[int, ...]]] = field(default_factory=dict)
+    unmanaged_mib: dict[NodeName, tuple[float, tuple[int, ...]]] = field(default_factory=dict)
     sightings: list[Sighting] = field(default_factory=list)  # in the order of time
     faults: Counter[Fault] = field(default_factory=Counter)
     newest_at: float | None = None
@@ -68,7 +68,7 @@ class Observer:
             division = divide(gpus, usable, there, at, before, self._pod_values)
             _remember(before, division)
             if usable:
-                findings.strangers_mib[node] = (at, division.strangers_mib)
+                findings.unmanaged_mib[node] = (at, division.unmanaged_mib)
             findings.sightings += _sightings(division, node, at, busy)
         for gone in self._before.keys() - nodes.keys():
             del self._before[gone]

@@ -19,7 +19,7 @@ from vramcast.placement.promises import Promise
 from vramcast.placement.reasons import Reason
 from vramcast.placement.table import MOST_MIB, Bools, Ints, PoolTable
 
-_NO_STRANGERS: tuple[int, ...] = ()
+_NO_UNMANAGED: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class DeviceView:
     size_mib: int
     room_mib: int
     held_mib: int
-    strangers_mib: int
+    unmanaged_mib: int
     free_devices: int
     promises: tuple[Promise, ...]
 
@@ -48,7 +48,7 @@ class Board:
         self.unoffered_whole = np.full(1, Reason.UNKNOWN_NODE, dtype=np.uint8)
         self._column_of: dict[NodeName, int] = {}
         self._free_columns: list[int] = []
-        self._strangers: dict[NodeName, tuple[int, ...]] = {}
+        self._unmanaged: dict[NodeName, tuple[int, ...]] = {}
         self._index = NameIndex(seed)
         self.width = 0  # columns in use or free again
         self.layout = 0  # counts the times that a column changed hands or its GPUs did
@@ -76,18 +76,18 @@ class Board:
         column = self._column_of.pop(name)
         del self.nodes[name]
         self._index.drop(name)
-        self._strangers.pop(name, None)
+        self._unmanaged.pop(name, None)
         for table in self.tables.values():
             table.clear(column)
         self._free_columns.append(column)
         self.layout += 1
 
-    def set_strangers(self, name: NodeName, used_mib: Sequence[int]) -> bool:
+    def set_unmanaged(self, name: NodeName, used_mib: Sequence[int]) -> bool:
         """Whether that is news."""
         used_mib = tuple(min(max(0, used), MOST_MIB) for used in used_mib)
-        if used_mib == self._strangers.get(name, _NO_STRANGERS):
+        if used_mib == self._unmanaged.get(name, _NO_UNMANAGED):
             return False
-        self._strangers[name] = used_mib
+        self._unmanaged[name] = used_mib
         return True
 
     def column(self, name: NodeName) -> int | None:
@@ -115,15 +115,15 @@ class Board:
         if node is None:
             return
         column, promises = self._column_of[name], tuple(promises)
-        strangers = self._strangers.get(name, _NO_STRANGERS)
+        unmanaged = self._unmanaged.get(name, _NO_UNMANAGED)
         for pool in node.pools:
             table = self.tables[pool.resource]
             shared = pool.resource == SHARED_GPU
             table.mixed[column] = any((p.resource == SHARED_GPU) != shared for p in promises)
             if shared:
-                _recount_shared(table, pool, column, promises, strangers)
+                _recount_shared(table, pool, column, promises, unmanaged)
             else:
-                _recount_kubelet(table, pool, column, promises, strangers)
+                _recount_kubelet(table, pool, column, promises, unmanaged)
 
     def device_views(self, name: NodeName, promises: Iterable[Promise]) -> list[DeviceView]:
         """A node's devices with all that stands on them, for people to look at."""
@@ -137,7 +137,7 @@ class Board:
                 views.append(
                     DeviceView(
                         pool, index, size_mib, room_mib=max(0, table.room(index, column)),
-                        held_mib=int(table.held[index, column]), strangers_mib=int(table.strangers[index, column]),
+                        held_mib=int(table.held[index, column]), unmanaged_mib=int(table.unmanaged[index, column]),
                         free_devices=int(table.free_devices[column]), promises=tuple(here),
                     )
                 )  # fmt: skip
@@ -179,7 +179,7 @@ def _indices_on(pool: Pool, promise: Promise) -> Sequence[int]:
 
 
 def _recount_shared(
-    table: PoolTable, pool: Pool, column: int, promises: Iterable[Promise], strangers: Sequence[int]
+    table: PoolTable, pool: Pool, column: int, promises: Iterable[Promise], unmanaged: Sequence[int]
 ) -> None:
     promised = [0] * pool.count
     tenants = [0] * pool.count
@@ -188,17 +188,17 @@ def _recount_shared(
             promised[index] += promise.need_mib or 0
             tenants[index] += 1
     for index, size_mib in enumerate(pool.memory_mib):
-        foreign = strangers[index] if index < len(strangers) else 0
-        table.set_strangers(index, column, foreign)
+        foreign = unmanaged[index] if index < len(unmanaged) else 0
+        table.set_unmanaged(index, column, foreign)
         table.tenants[index, column] = tenants[index]
         table.set_room(index, column, size_mib - promised[index] - foreign - int(table.held[index, column]))
 
 
 def _recount_kubelet(
-    table: PoolTable, pool: Pool, column: int, promises: Iterable[Promise], strangers: Sequence[int]
+    table: PoolTable, pool: Pool, column: int, promises: Iterable[Promise], unmanaged: Sequence[int]
 ) -> None:
     """The kubelet picks the device, so the next pod must fit on whichever it could get."""
-    size_mib, foreign = pool.memory_mib[0], max(strangers, default=0)
+    size_mib, foreign = pool.memory_mib[0], max(unmanaged, default=0)
     mine = [promise for promise in promises if promise.resource == pool.resource]
     taken = 0
     if pool.replicas > 1:
@@ -214,7 +214,7 @@ def _recount_kubelet(
         )
         # Worst case: the largest tenants all on the GPU that the next pod gets, with one replica left for it.
         taken = sum(needs[: pool.replicas - 1])
-    table.set_strangers(0, column, foreign)
+    table.set_unmanaged(0, column, foreign)
     table.tenants[0, column] = min(len(mine), pool.replicas - 1)
     table.free_devices[column] = pool.count * pool.replicas - sum(promise.count for promise in mine)
     table.set_room(0, column, size_mib - taken - foreign - int(table.held[0, column]))

@@ -45,11 +45,11 @@ class PodsListed:
 
 
 @dataclass(frozen=True, slots=True)
-class StrangersSeen:
+class UnmanagedMemorySeen:
     """Memory on a node's GPUs, by index, that belongs to no pod of ours."""
 
     name: NodeName
     used_mib: tuple[int, ...]
 
 
-Change = NodeSeen | NodeGone | NodesListed | PodSeen | PodGone | PodsListed | StrangersSeen
+Change = NodeSeen | NodeGone | NodesListed | PodSeen | PodGone | PodsListed | UnmanagedMemorySeen

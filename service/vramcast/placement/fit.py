@@ -66,8 +66,8 @@ def _explain(table: PoolTable, needs: Mibs, demand: Demand, counts: bool) -> Rea
     """
     count, nodes = demand.ask.count, len(needs)
     reasons = np.full(nodes, Reason.NO_ROOM, dtype=np.uint8)
-    if table.strangers_mib:
-        reasons[table.fits_with(table.held + table.strangers, needs, count)] = Reason.STRANGERS
+    if table.unmanaged_mib:
+        reasons[table.fits_with(table.held + table.unmanaged, needs, count)] = Reason.UNMANAGED
     if table.held_mib:
         reasons[table.fits_with(table.held, needs, count)] = Reason.HELD
     reasons[table.mixed[:nodes]] = Reason.MIXED

@@ -69,9 +69,9 @@ class Ledger:
             self._drop_holds_on(name)
             self.board.drop(name)
 
-    def set_strangers(self, name: NodeName, used_mib: Sequence[int]) -> None:
+    def set_unmanaged(self, name: NodeName, used_mib: Sequence[int]) -> None:
         """Memory on each GPU (by index) that telemetry shows used and that belongs to no pod of ours."""
-        if self.board.set_strangers(name, used_mib):
+        if self.board.set_unmanaged(name, used_mib):
             self._recount(name)
 
     # ------------------------------------------------------------------ deciding
@@ -200,7 +200,7 @@ class Ledger:
         self.release_hold(demand.uid)
         existing = self._promises.get(node, {}).get(demand.uid)
         if existing is not None:
-            promise = replace(existing, state=State.BINDING if existing.state is State.UNSURE else existing.state)
+            promise = replace(existing, state=State.BINDING if existing.state is State.UNCONFIRMED else existing.state)
             self._put_promise(promise)
             return promise
         decision = self.decide(demand, self.board.columns([node]))

@@ -25,7 +25,7 @@ class State(StrEnum):
     """How sure a promise is. It counts in full in every state."""
 
     BINDING = "binding"  # our write is under way
-    UNSURE = "unsure"  # our write got no answer: it may still come through
+    UNCONFIRMED = "unconfirmed"  # our write got no answer: it may still come through
     BOUND = "bound"  # the API server has it
 
 

@@ -26,7 +26,7 @@ class Reason(IntEnum):
     TOO_SMALL = 7
     MIXED = 8
     HELD = 9
-    STRANGERS = 10
+    UNMANAGED = 10
     NO_ROOM = 11
     INVALID_TASK = 12
     UNDESCRIBED = 13
@@ -47,7 +47,7 @@ _WORDS = {
     Reason.TOO_SMALL: "GPU too small for {need}",
     Reason.MIXED: "GPUs in use both by sharing and by non-sharing pods",
     Reason.HELD: "GPU memory held for pods that are being placed, {need} needed",
-    Reason.STRANGERS: "GPU memory taken by processes outside of Kubernetes, {need} needed",
+    Reason.UNMANAGED: "GPU memory taken by processes outside of Kubernetes, {need} needed",
     Reason.NO_ROOM: "GPU memory promised to other pods, {need} needed",
     Reason.UNDESCRIBED: "pod asks for a GPU and does not describe its task",
 }

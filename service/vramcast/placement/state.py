@@ -18,7 +18,7 @@ from vramcast.placement.changes import (
     PodGone,
     PodSeen,
     PodsListed,
-    StrangersSeen,
+    UnmanagedMemorySeen,
 )
 from vramcast.placement.ledger import Ledger
 from vramcast.placement.promises import Demand, Promise, State
@@ -54,8 +54,8 @@ class ClusterState:
                 self._recount_unassigned(node.name, now)
             case NodeGone(name):
                 self.ledger.drop_node(name)
-            case StrangersSeen(name, used_mib):
-                self.ledger.set_strangers(name, used_mib)
+            case UnmanagedMemorySeen(name, used_mib):
+                self.ledger.set_unmanaged(name, used_mib)
             case NodesListed(names):
                 self.nodes_listed = True
                 for name in self.ledger.nodes.keys() - names:

@@ -66,7 +66,7 @@ class PoolTable:
         self._packed: Mibs = np.full((width, _FIRST_CAPACITY), _ABSENT_MIB << _INDEX_BITS, dtype=np.int32)
         self.held: Mibs = np.zeros((width, _FIRST_CAPACITY), dtype=np.int32)
         self.size: Mibs = np.full((width, _FIRST_CAPACITY), _ABSENT_MIB, dtype=np.int32)
-        self.strangers: Mibs = np.zeros((width, _FIRST_CAPACITY), dtype=np.int32)
+        self.unmanaged: Mibs = np.zeros((width, _FIRST_CAPACITY), dtype=np.int32)
         self.tenants = np.zeros((width, _FIRST_CAPACITY), dtype=np.int32)
         self.offered = np.zeros(_FIRST_CAPACITY, dtype=np.bool_)  # (nodes,)
         self.mixed = np.zeros(_FIRST_CAPACITY, dtype=np.bool_)  # (nodes,)
@@ -77,7 +77,7 @@ class PoolTable:
         self.product_ids = np.zeros(_FIRST_CAPACITY, dtype=np.int32)  # (nodes,)
         # The sums of these two: mostly there is nothing, and then nothing need be looked through.
         self.held_mib = 0
-        self.strangers_mib = 0
+        self.unmanaged_mib = 0
 
     @property
     def width(self) -> int:
@@ -99,11 +99,11 @@ class PoolTable:
 
     def clear(self, column: int) -> None:
         self.held_mib -= int(self.held[:, column].sum())
-        self.strangers_mib -= int(self.strangers[:, column].sum())
+        self.unmanaged_mib -= int(self.unmanaged[:, column].sum())
         self._packed[:, column] = _ABSENT_MIB << _INDEX_BITS
         self.size[:, column] = _ABSENT_MIB
         self.largest[column] = _ABSENT_MIB
-        for array in (self.held, self.strangers, self.tenants):
+        for array in (self.held, self.unmanaged, self.tenants):
             array[:, column] = 0
         for flags in (self.offered, self.mixed, self.sliced):
             flags[column] = False
@@ -128,9 +128,9 @@ class PoolTable:
         self.held.reshape(-1)[flat] += needs_mib
         self.held_mib += int(needs_mib.sum(dtype=np.int64))
 
-    def set_strangers(self, gpu: int, column: int, used_mib: int) -> None:
-        self.strangers_mib += used_mib - int(self.strangers[gpu, column])
-        self.strangers[gpu, column] = used_mib
+    def set_unmanaged(self, gpu: int, column: int, used_mib: int) -> None:
+        self.unmanaged_mib += used_mib - int(self.unmanaged[gpu, column])
+        self.unmanaged[gpu, column] = used_mib
 
     def sweep(self, needs_mib: Mibs, count: int) -> Sweep:
         """The best fit on every node at once: the `count` fullest GPUs that hold the need. needs_mib: (nodes,)"""

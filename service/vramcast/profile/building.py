@@ -22,14 +22,14 @@ from vramcast.forecast.scaling import find_growths
 from vramcast.forecast.summary import summarize
 from vramcast.profile.inputs import make_call
 from vramcast.profile.profiling import SAMPLES, attention_modules, make_profile, quiet, traced_on_cpu
-from vramcast.profile.sources import Source
+from vramcast.profile.sources import ModelSource
 from vramcast.profile.tracing import Trace, trace
 
 Say = Callable[[str], None]
 _FAILED = ".failed"
 
 
-def build_catalog(out: Path, sources: Sequence[Source], work: Iterator[Source], say: Say) -> int:
+def build_catalog(out: Path, sources: Sequence[ModelSource], work: Iterator[ModelSource], say: Say) -> int:
     """Traces what `work` yields of `sources`, and writes the file once every source is there. How many are missing."""
     parts = out.with_suffix(".parts")
     parts.mkdir(parents=True, exist_ok=True)
@@ -42,7 +42,7 @@ def build_catalog(out: Path, sources: Sequence[Source], work: Iterator[Source], 
     return len(missing)
 
 
-def _build_part(parts: Path, source: Source, say: Say) -> None:
+def _build_part(parts: Path, source: ModelSource, say: Say) -> None:
     path = _part(parts, source)
     if path.exists() or _failed(parts, source):
         return
@@ -58,20 +58,20 @@ def _build_part(parts: Path, source: Source, say: Say) -> None:
     half.replace(path)
 
 
-def _part(parts: Path, source: Source) -> Path:
+def _part(parts: Path, source: ModelSource) -> Path:
     return parts / f"{source.name.replace('/', '@')}~.json"
 
 
-def _failed(parts: Path, source: Source) -> bool:
+def _failed(parts: Path, source: ModelSource) -> bool:
     return _part(parts, source).with_suffix(_FAILED).exists()
 
 
-def _read_part(parts: Path, source: Source) -> dict[str, Any] | None:
+def _read_part(parts: Path, source: ModelSource) -> dict[str, Any] | None:
     path = _part(parts, source)
     return dict(json.loads(path.read_text())) if path.exists() else None
 
 
-def make_entry(source: Source) -> dict[str, Any]:
+def make_entry(source: ModelSource) -> dict[str, Any]:
     """The profile at the base size, totals at every size, and how each layer grows."""
     device = "cpu" if source.real else "meta"
     model = _make(source, source.base, device)
@@ -96,7 +96,7 @@ def make_entry(source: Source) -> dict[str, Any]:
     }
 
 
-def profile_at(source: Source, size: int) -> dict[str, Any]:
+def profile_at(source: ModelSource, size: int) -> dict[str, Any]:
     """A trace at this very size: what a named model is compared with."""
     device = "cpu" if source.real else "meta"
     model = _make(source, source.base, device)
@@ -104,7 +104,7 @@ def profile_at(source: Source, size: int) -> dict[str, Any]:
     return profile | ({"sequence_length": size} if source.tokens else {})
 
 
-def _make(source: Source, size: int, device: str) -> nn.Module:
+def _make(source: ModelSource, size: int, device: str) -> nn.Module:
     with quiet():
         try:
             with torch.device(device):
@@ -114,14 +114,14 @@ def _make(source: Source, size: int, device: str) -> nn.Module:
             return source.make(size).to(device).train()
 
 
-def _trace(model: nn.Module, source: Source, size: int, device: str) -> Trace:
+def _trace(model: nn.Module, source: ModelSource, size: int, device: str) -> Trace:
     torch.manual_seed(0)
     if source.real:
         return traced_on_cpu(model, source.inputs(size))
     return trace(model, make_call(source.inputs(size), SAMPLES, device), SAMPLES)
 
 
-def _only_area_counts(model: nn.Module, source: Source, seen: Trace) -> bool:
+def _only_area_counts(model: nn.Module, source: ModelSource, seen: Trace) -> bool:
     """A plain convolutional network at a size that halves evenly: everything in it grows with the area."""
     if source.tokens or source.real or source.base % 32 or any(True for _ in attention_modules(model)):
         return False
@@ -142,7 +142,7 @@ _PLAIN = frozenset({
 })  # fmt: skip
 
 
-def _other_sizes(model: nn.Module, source: Source, device: str) -> list[tuple[int, Trace]]:
+def _other_sizes(model: nn.Module, source: ModelSource, device: str) -> list[tuple[int, Trace]]:
     """Sizes that the network takes, or that it can be built for."""
     found = []
     for size in source.others:
@@ -153,7 +153,7 @@ def _other_sizes(model: nn.Module, source: Source, device: str) -> list[tuple[in
     return found
 
 
-def _at_size(model: nn.Module, source: Source, size: int, device: str) -> Trace:
+def _at_size(model: nn.Module, source: ModelSource, size: int, device: str) -> Trace:
     if source.remake:
         return _trace(_make(source, size, device), source, size, device)
     try:
@@ -162,7 +162,7 @@ def _at_size(model: nn.Module, source: Source, size: int, device: str) -> Trace:
         return _trace(_make(source, size, device), source, size, device)
 
 
-def _ratio(source: Source, size: int) -> float:
+def _ratio(source: ModelSource, size: int) -> float:
     return (size / source.base) if source.tokens else (size / source.base) ** 2
 
 
@@ -171,7 +171,9 @@ def _totals(seen: Trace, ratio: float) -> list[float]:
     return [ratio, seen.saved_bytes // seen.samples - fused, fused, seen.largest_saved_bytes // seen.samples]
 
 
-def _growths(source: Source, seen: Trace, others: Sequence[tuple[int, Trace]]) -> tuple[list[list[float]], list[int]]:
+def _growths(
+    source: ModelSource, seen: Trace, others: Sequence[tuple[int, Trace]]
+) -> tuple[list[list[float]], list[int]]:
     """Each kind of growth once, and which one every layer has. By the farthest size: rounding weighs least there."""
     types = [layer[0] for layer in seen.layers]
     alike = [(size, other) for size, other in others if [layer[0] for layer in other.layers] == types]

@@ -8,7 +8,7 @@ from typing import Any
 from diffusers import UNet2DConditionModel
 from torch import nn
 
-from vramcast.profile.sources import Source, image_inputs
+from vramcast.profile.sources import ModelSource, image_inputs
 
 _LATENT_CHANNELS = 4
 _SD_2 = {"cross_attention_dim": 1024, "attention_head_dim": [5, 10, 20, 20], "use_linear_projection": True}
@@ -36,9 +36,11 @@ _NETWORKS: dict[str, tuple[int, dict[str, Any]]] = {
 }
 
 
-def sources() -> Iterator[Source]:
+def sources() -> Iterator[ModelSource]:
     for name, (side, config) in _NETWORKS.items():
-        yield Source(f"diffusers/{name}", _make(config), image_inputs(_LATENT_CHANNELS), side, (side // 2, 2 * side))
+        yield ModelSource(
+            f"diffusers/{name}", _make(config), image_inputs(_LATENT_CHANNELS), side, (side // 2, 2 * side)
+        )
 
 
 def _make(config: dict[str, Any]) -> Callable[[int], nn.Module]:

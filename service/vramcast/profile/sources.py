@@ -11,7 +11,7 @@ from vramcast.profile.inputs import Inputs
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class ModelSource:
     """`base` is the side of an image or the tokens; `make` is told the size, which most networks need not know."""
 
     name: str
@@ -24,7 +24,7 @@ class Source:
     real: bool = False  # its pass looks at values: traced on the CPU
 
 
-def all_sources() -> Iterator[Source]:
+def all_sources() -> Iterator[ModelSource]:
     # Late: each library takes seconds to import.
     from vramcast.profile import diffusers_models, timm_models, torchvision_models, transformers_models  # noqa: PLC0415
 

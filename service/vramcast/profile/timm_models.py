@@ -8,16 +8,16 @@ import timm
 from torch import nn
 
 from vramcast.profile.inputs import Inputs
-from vramcast.profile.sources import Source
+from vramcast.profile.sources import ModelSource
 
 _DEFAULT_SHAPE = (3, 224, 224)
 
 
-def sources() -> Iterator[Source]:
+def sources() -> Iterator[ModelSource]:
     """One entry for each architecture: weights of several trainings differ in nothing that counts here."""
     for name in timm.list_models():
         channels, side, _ = _shape(name)
-        yield Source(f"timm/{name}", _make(name, side), _inputs(channels), side, (2 * side,))
+        yield ModelSource(f"timm/{name}", _make(name, side), _inputs(channels), side, (2 * side,))
 
 
 def _shape(name: str) -> tuple[int, int, int]:

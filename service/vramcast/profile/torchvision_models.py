@@ -8,7 +8,7 @@ from torch import nn
 from torchvision import models
 
 from vramcast.profile.inputs import Inputs
-from vramcast.profile.sources import Source, image_inputs
+from vramcast.profile.sources import ModelSource, image_inputs
 
 _CLASSIFIED_AT = {"inception_v3": 299, "vit_h_14": 224}
 _SEGMENTED_AT = 520
@@ -18,16 +18,18 @@ _FIXED = {"ssd300_vgg16": 300, "ssdlite320_mobilenet_v3_large": 320, "fasterrcnn
 _FRAMES = 16
 
 
-def sources() -> Iterator[Source]:
+def sources() -> Iterator[ModelSource]:
     for name in models.list_models(models):
         side = _CLASSIFIED_AT.get(name, 224)
-        yield Source(f"torchvision/{name}", _plain(name, side), image_inputs(), side, (2 * side,))
+        yield ModelSource(f"torchvision/{name}", _plain(name, side), image_inputs(), side, (2 * side,))
     for name in models.list_models(models.segmentation):
-        yield Source(f"torchvision/{name}", _segmentation(name), image_inputs(), _SEGMENTED_AT, (_SEGMENTED_AT * 2,))
+        yield ModelSource(
+            f"torchvision/{name}", _segmentation(name), image_inputs(), _SEGMENTED_AT, (_SEGMENTED_AT * 2,)
+        )
     for name in models.list_models(models.detection):
         yield _detection(name)
     for name in models.list_models(models.video):
-        yield Source(f"torchvision/{name}", _plain(name, 224), _clip, 224, ())
+        yield ModelSource(f"torchvision/{name}", _plain(name, 224), _clip, 224, ())
 
 
 def _clip(side: int) -> Inputs:
@@ -47,11 +49,11 @@ def _segmentation(name: str) -> Callable[[int], nn.Module]:
     return lambda _side: models.get_model(name, weights_backbone=None, **more)
 
 
-def _detection(name: str) -> Source:
+def _detection(name: str) -> ModelSource:
     """Its own transform would resize every image to 800: it is told the size instead."""
     if name in _FIXED:
         fixed = _FIXED[name]
-        return Source(
+        return ModelSource(
             f"torchvision/{name}", lambda _side: models.get_model(name, weights_backbone=None), image_inputs(), fixed,
             (), real=True,
         )  # fmt: skip
@@ -60,6 +62,6 @@ def _detection(name: str) -> Source:
         model: nn.Module = models.get_model(name, weights_backbone=None, min_size=side, max_size=side)
         return model
 
-    return Source(
+    return ModelSource(
         f"torchvision/{name}", make, image_inputs(), _DETECTED_AT, (_DETECTED_AT // 2,), remake=True, real=True
     )

@@ -12,7 +12,7 @@ import transformers
 from torch import nn
 
 from vramcast.profile.inputs import Inputs
-from vramcast.profile.sources import Source, token_inputs
+from vramcast.profile.sources import ModelSource, token_inputs
 
 _BASE_TOKENS = 512
 _LONG = (128, 2048)
@@ -21,7 +21,7 @@ _SPOKEN = (64, 256)  # Whisper's decoder has 448 positions, and its encoder alwa
 _SPOKEN_BASE = 128
 
 
-def sources() -> Iterator[Source]:
+def sources() -> Iterator[ModelSource]:
     for name, (config_class, fields) in _encoders().items():
         yield _text(name, config_class, fields, "ForMaskedLM", _SHORT)
     for name, (config_class, fields) in _decoders().items():
@@ -32,12 +32,12 @@ def sources() -> Iterator[Source]:
         yield _text(name, config_class, fields, "ForConditionalGeneration", (128, 1024))
     for name, spoken in _WHISPER.items():
         make = _make("Whisper", _whisper(*spoken), "ForConditionalGeneration")
-        yield Source(f"hf/{name}", make, token_inputs, _SPOKEN_BASE, _SPOKEN, tokens=True)
+        yield ModelSource(f"hf/{name}", make, token_inputs, _SPOKEN_BASE, _SPOKEN, tokens=True)
     yield from _vision()
 
 
-def _text(name: str, config_class: str, fields: dict[str, Any], head: str, others: tuple[int, ...]) -> Source:
-    return Source(f"hf/{name}", _make(config_class, fields, head), token_inputs, _BASE_TOKENS, others, tokens=True)
+def _text(name: str, config_class: str, fields: dict[str, Any], head: str, others: tuple[int, ...]) -> ModelSource:
+    return ModelSource(f"hf/{name}", _make(config_class, fields, head), token_inputs, _BASE_TOKENS, others, tokens=True)
 
 
 def _make(prefix: str, fields: dict[str, Any], head: str) -> Callable[[int], nn.Module]:
@@ -287,18 +287,20 @@ _CLIP = {
 _CLIP_TOKENS = 77
 
 
-def _vision() -> Iterator[Source]:
+def _vision() -> Iterator[ModelSource]:
     for name, (width, layers, heads, patch, side) in _VIT.items():
         fields = _bert(0, width, layers, heads, patch_size=patch, image_size=side)
         del fields["vocab_size"]
-        yield Source(f"hf/{name}", _make("ViT", fields, "ForImageClassification"), _image, side, (side // 2, 2 * side))
+        yield ModelSource(
+            f"hf/{name}", _make("ViT", fields, "ForImageClassification"), _image, side, (side // 2, 2 * side)
+        )
     for name, (width, layers, heads, patch, side, projected) in _CLIP.items():
         fields = {
             "projection_dim": projected,
             "text_config": _bert(49408, projected, 12, projected // 64),
             "vision_config": _bert(0, width, layers, heads, patch_size=patch, image_size=side),
         }
-        yield Source(f"hf/{name}", _make("CLIP", fields, "Model"), _image_and_text, side, (side // 2, 2 * side))
+        yield ModelSource(f"hf/{name}", _make("CLIP", fields, "Model"), _image_and_text, side, (side // 2, 2 * side))
 
 
 def _image(side: int) -> Inputs:

@@ -28,11 +28,11 @@ from vramcast.task.vocabulary import (
 )
 
 # Keys that other parts of vramcast put on a pod and that say nothing about the task.
-NUDGE = PREFIX + "nudge"
+REQUEUE = PREFIX + "requeue"
 # What a job may write onto its own pod: what it measured itself, and that its GPU's memory did not suffice.
 OBSERVED_MEMORY = PREFIX + "observed-memory"
 OUT_OF_MEMORY = PREFIX + "out-of-memory"
-DESCRIBES_NOTHING: tuple[str, ...] = (*Written, NUDGE, OBSERVED_MEMORY, OUT_OF_MEMORY)
+DESCRIBES_NOTHING: tuple[str, ...] = (*Written, REQUEUE, OBSERVED_MEMORY, OUT_OF_MEMORY)
 _IGNORED = frozenset(DESCRIBES_NOTHING)
 
 

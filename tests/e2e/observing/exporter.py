@@ -56,12 +56,12 @@ Spoil = Callable[[str, list[str]], list[str]]
 
 @dataclass(slots=True)
 class FakeExporter:
-    """Use as a context manager. `needs_mib`: by pod's name; `strangers_mib`: by node and GPU."""
+    """Use as a context manager. `needs_mib`: by pod's name; `unmanaged_mib`: by node and GPU."""
 
     api: Api
     nodes: dict[str, tuple[GpuProduct, int]]
     needs_mib: dict[str, int] = field(default_factory=dict)
-    strangers_mib: dict[tuple[str, int], int] = field(default_factory=dict)
+    unmanaged_mib: dict[tuple[str, int], int] = field(default_factory=dict)
     spoil: Spoil = lambda _node, lines: lines
     url: str = ""
     _scrapes: Counter[str] = field(default_factory=Counter)
@@ -99,7 +99,7 @@ class FakeExporter:
         for gpu in range(count):
             labels = _gpu_labels(node, gpu, product)
             here = used.get(gpu, {})
-            total = sum(here.values()) + self.strangers_mib.get((node, gpu), 0)
+            total = sum(here.values()) + self.unmanaged_mib.get((node, gpu), 0)
             busy = utilization_percent(gpu) if total else 0
             yield Sample("DCGM_FI_DEV_FB_RESERVED", RESERVED_MIB, labels)
             yield Sample("DCGM_FI_DEV_FB_FREE", product.memory_mib - RESERVED_MIB - total, labels)

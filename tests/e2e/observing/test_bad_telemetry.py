@@ -71,19 +71,19 @@ def begin_full(world: World, runs: list[Run]) -> None:
     world.begin(runs[:1])
     world.begin(runs[1:])
     world.api.create_pod(Run("waits", {"gpu-memory": "25Gi"}, 1_000, A100).manifest())
-    eventually(lambda: world.service.get("/state")["turned_away_total"] == 1, PATIENCE_SECONDS, "the third to wait")
+    eventually(lambda: world.service.get("/state")["unschedulable_total"] == 1, PATIENCE_SECONDS, "the third to wait")
     world.await_peaks(runs)
 
 
 def check_promises_stand(world: World) -> None:
-    world.await_looks(2)
+    world.await_polls(2)
     gpus = world.gpus("a")
     assert [gpu["promised_mib"] for gpu in gpus] == PROMISED_MIB
     assert all(gpu["room_mib"] <= gpu["size_mib"] - gpu["promised_mib"] for gpu in gpus)
     assert "waits" not in world.running()
     assert world.service.process.alive
     assert world.service.metric("vramcast_defects_total") == 0
-    assert "a look at telemetry failed" not in world.service.process.log.read_text()
+    assert "a telemetry poll failed" not in world.service.process.log.read_text()
 
 
 def faults(world: World, fault: str) -> float:
@@ -154,7 +154,7 @@ def test_a_clock_that_is_off_is_told_and_frees_no_promise(begin: Begin, runs: li
             check_promises_stand(world)
         relay.skew_seconds = 0.0
         relay.damaged = True
-        failed = 'vramcast_telemetry_looks_total{result="failed"}'
+        failed = 'vramcast_telemetry_polls_total{result="failed"}'
         eventually(lambda: f"{failed} 0.0" not in world.metrics_text(), PATIENCE_SECONDS, "a look that failed")
         check_promises_stand(world)
         relay.damaged = False

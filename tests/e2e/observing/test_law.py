@@ -125,7 +125,7 @@ def make_mistakes(world: World) -> None:
 
 
 def new_candidate(directory: Path) -> Path:
-    """The model in office under another name: as good, and in its shadow all the time."""
+    """The active model under another name: as good, and in its shadow all the time."""
     manifest = json.loads((ARTIFACT / "manifest.json").read_text()) | {"version": "candidate"}
     directory.mkdir()
     (directory / "manifest.json").write_text(json.dumps(manifest))

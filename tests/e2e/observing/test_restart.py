@@ -70,7 +70,7 @@ def test_a_killed_service_goes_on_where_it_was_and_counts_nobody_twice(begin: Be
     world.await_counted()
     world.end(through)
     world.await_counted()
-    world.await_looks(4)
+    world.await_polls(4)
     assert world.counted() == 16
     assert world.service.metric("vramcast_unmeasured_runs_total") == 0
     eventually(lambda: check_metrics(world, recount(world)) is None, PATIENCE_SECONDS, "the metrics to be scraped")
@@ -80,7 +80,7 @@ def test_a_killed_service_goes_on_where_it_was_and_counts_nobody_twice(begin: Be
     before, bound = lasting(world), ask(world)["bound_bytes"]
     world.service.kill()
     world.service.start()
-    world.await_looks(4)
+    world.await_polls(4)
     assert lasting(world) == before
     assert ask(world)["bound_bytes"] == bound
 
@@ -94,6 +94,6 @@ def test_what_could_not_be_kept_before_the_end_is_counted_again_from_history(beg
     assert kept_outcomes(world) == 1
     world.service.start()
     world.await_counted()
-    world.await_looks(4)
+    world.await_polls(4)
     assert world.counted() == 4
     eventually(lambda: check_metrics(world, recount(world)) is None, PATIENCE_SECONDS, "the metrics to be scraped")

@@ -19,7 +19,7 @@ from tests.e2e.observing.world import PATIENCE_SECONDS, Run, World, written
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
 NODES = {"a": (A100_40GB, 2)}
-STRANGER_MIB = 10 * 1024
+UNMANAGED_MIB = 10 * 1024
 A100 = A100_40GB.product
 # An outage of ten minutes takes ten seconds, and the alerts' times with it.
 MINUTE_SECONDS = 1.0
@@ -33,16 +33,18 @@ def gpu_of(world: World, run: Run) -> str:
     return written(world.api.pod(run.name))["gpu-indices"]
 
 
-def test_a_stranger_keeps_pods_off_its_gpu_from_the_next_look_on(begin: Begin) -> None:
+def test_unmanaged_memory_keeps_pods_off_its_gpu_from_the_next_poll_on(begin: Begin) -> None:
     world = begin(NODES, honor_labels=True)
     free = world.gpus("a")[0]["room_mib"]
-    world.exporter.strangers_mib["a", 0] = STRANGER_MIB
+    world.exporter.unmanaged_mib["a", 0] = UNMANAGED_MIB
     scraped = 'DCGM_FI_DEV_FB_USED{Hostname="a",gpu="0"}'
-    eventually(lambda: world.prometheus.total(scraped) == STRANGER_MIB, PATIENCE_SECONDS, "a scrape of the stranger")
+    eventually(
+        lambda: world.prometheus.total(scraped) == UNMANAGED_MIB, PATIENCE_SECONDS, "a scrape of the unmanaged process"
+    )
     # One look may have been under way; the next one begins after the scrape.
-    world.await_looks(2)
-    assert [gpu["strangers_mib"] for gpu in world.gpus("a")] == [STRANGER_MIB, 0]
-    assert [gpu["room_mib"] for gpu in world.gpus("a")] == [free - STRANGER_MIB, free]
+    world.await_polls(2)
+    assert [gpu["unmanaged_mib"] for gpu in world.gpus("a")] == [UNMANAGED_MIB, 0]
+    assert [gpu["room_mib"] for gpu in world.gpus("a")] == [free - UNMANAGED_MIB, free]
 
     # Without it, both would have gone to GPU 0 first.
     large, kept_off = given("large", "35Gi"), given("kept-off", "32Gi")
@@ -54,9 +56,9 @@ def test_a_stranger_keeps_pods_off_its_gpu_from_the_next_look_on(begin: Begin) -
         return [e["message"] for e in world.api.events(about="kept-off") if "outside of Kubernetes" in e["message"]]
 
     assert eventually(told, PATIENCE_SECONDS, "the pod to be told of processes outside of Kubernetes")
-    assert world.service.metric("vramcast_strangers_bytes") == STRANGER_MIB << 20
-    world.exporter.strangers_mib.clear()
-    eventually(lambda: "kept-off" in world.running(), PATIENCE_SECONDS, "room once the stranger is gone")
+    assert world.service.metric("vramcast_unmanaged_bytes") == UNMANAGED_MIB << 20
+    world.exporter.unmanaged_mib.clear()
+    eventually(lambda: "kept-off" in world.running(), PATIENCE_SECONDS, "room once the unmanaged process is gone")
     assert gpu_of(world, kept_off) == "0"
 
 
@@ -97,15 +99,15 @@ def test_prometheus_away_for_ten_minutes(begin: Begin, monitor: Any) -> None:
     world.run_to_the_end([given("counted", "5Gi")])
     world.begin(before)
     assert {gpu_of(world, run) for run in before} == {"0"}
-    world.exporter.strangers_mib["a", 1] = STRANGER_MIB
+    world.exporter.unmanaged_mib["a", 1] = UNMANAGED_MIB
     world.await_peaks(before)
-    eventually(lambda: world.gpus("a")[1]["strangers_mib"] == STRANGER_MIB, PATIENCE_SECONDS, "the stranger")
+    eventually(lambda: world.gpus("a")[1]["unmanaged_mib"] == UNMANAGED_MIB, PATIENCE_SECONDS, "the unmanaged process")
     assert watcher.firing() == set()
 
     world.prometheus.stop()
     went_at = time.monotonic()
-    # Scheduling goes on, by promises alone: the stranger is not known any more, no promise is forgotten.
-    eventually(lambda: world.gpus("a")[1]["strangers_mib"] == 0, PATIENCE_SECONDS, "telemetry to be stale")
+    # Scheduling goes on, by promises alone: the unmanaged process is not known any more, no promise is forgotten.
+    eventually(lambda: world.gpus("a")[1]["unmanaged_mib"] == 0, PATIENCE_SECONDS, "telemetry to be stale")
     during = [given("during-0", "8Gi", 5_000), given("during-1", "30Gi", 6_000)]
     world.begin(during)
     promised = {gpu["index"]: gpu["promised_mib"] for gpu in world.gpus("a")}
@@ -122,10 +124,10 @@ def test_prometheus_away_for_ten_minutes(begin: Begin, monitor: Any) -> None:
     world.prometheus.start()
     world.await_counted()
     eventually(lambda: world.service.metric("vramcast_telemetry_age_seconds") < 3, PATIENCE_SECONDS, "telemetry")
-    eventually(lambda: world.gpus("a")[1]["strangers_mib"] == STRANGER_MIB, PATIENCE_SECONDS, "the stranger")
+    eventually(lambda: world.gpus("a")[1]["unmanaged_mib"] == UNMANAGED_MIB, PATIENCE_SECONDS, "the unmanaged process")
     world.end([before[0], during[1]])
     world.await_counted()
-    world.await_looks(4)
+    world.await_polls(4)
     # Each of the five once: seen from begin to end, or through most of the time not at all.
     assert world.counted() == 5
     assert world.service.metric("vramcast_outcomes_total") >= 1

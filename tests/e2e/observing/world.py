@@ -135,13 +135,13 @@ class World:
         gpus: list[Json] = found["pools"][0]["gpus"]
         return gpus
 
-    def await_looks(self, count: int) -> None:
-        """So many more looks at telemetry, whatever came of them."""
-        before = self.service.metric("vramcast_telemetry_looks_total")
+    def await_polls(self, count: int) -> None:
+        """So many more telemetry polls, whatever came of them."""
+        before = self.service.metric("vramcast_telemetry_polls_total")
         eventually(
-            lambda: self.service.metric("vramcast_telemetry_looks_total") >= before + count,
+            lambda: self.service.metric("vramcast_telemetry_polls_total") >= before + count,
             PATIENCE_SECONDS,
-            f"{count} looks at telemetry",
+            f"{count} telemetry polls",
         )
 
     def metrics_text(self) -> str:
