@@ -8,10 +8,11 @@ from collections.abc import Iterator
 
 from vramcast.app import run
 from vramcast.cluster.seam import BindingWrite, BindResult, Fate, PodEvent, Sink, Stats, SyncHealth
+from vramcast.hardware.vendors import SHARED_GPU
 from vramcast.names import NodeName, PodUid
 from vramcast.observe.logs import configure_logs
 from vramcast.placement.changes import Change, NodeSeen, NodesListed, PodSeen, PodsListed
-from vramcast.placement.gpus import SHARED_GPU, SHARING_LABEL, read_node
+from vramcast.placement.gpus import SHARING_LABEL, read_node
 from vramcast.settings import LogFormat, LogLevel, load_settings
 from vramcast.task.pod import Ask, Assignment, PodRecord
 from vramcast.task.task import parse_task

@@ -21,11 +21,12 @@ from vramcast.forecast.forecast import Source
 from vramcast.forecast.forecaster import PhysicsForecaster
 from vramcast.names import NodeName, PodUid, Product
 from vramcast.outcomes.calibration import MAX_CELLS
-from vramcast.outcomes.outcome import Ending, Outcome
+from vramcast.outcomes.outcome import Outcome
 from vramcast.placement.gpus import read_node
 from vramcast.placement.promises import State
 from vramcast.placement.reasons import Reason
 from vramcast.settings import load_settings
+from vramcast.task.run_status import Ending
 from vramcast.task.vocabulary import Architecture, Level
 
 README = Path(__file__).parents[1] / "README.md"

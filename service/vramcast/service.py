@@ -14,7 +14,6 @@ from typing import Any
 
 import structlog
 
-from vramcast.cluster.objects import NO_METADATA, Pod, to_record
 from vramcast.cluster.seam import Cluster, PodEvent
 from vramcast.controllers.candidate import CandidateTrial
 from vramcast.controllers.leadership import Leadership, NoElection
@@ -36,7 +35,7 @@ from vramcast.placement.reasons import Reason
 from vramcast.placement.state import ClusterState
 from vramcast.placement.unschedulable import UnschedulablePods
 from vramcast.settings import CalibrationMode, Mode, Settings
-from vramcast.task.pod import PodRecord
+from vramcast.task.pod import NO_METADATA, Pod, PodRecord, to_record
 from vramcast.task.quantity import MIB
 from vramcast.task.task import Task
 

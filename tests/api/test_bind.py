@@ -9,11 +9,11 @@ import pytest
 
 from tests.api.client import Client
 from tests.fakes import FakeClock, FakeCluster, new_fake_service, pod_manifest, shared_pod, sharing_node, whole_node
-from vramcast.cluster.objects import Pod, to_record
 from vramcast.cluster.seam import BindResult, Fate
 from vramcast.controllers.maintenance import resolve_unconfirmed
 from vramcast.names import NodeName, PodUid
 from vramcast.placement.promises import State
+from vramcast.task.pod import Pod, to_record
 
 
 @pytest.fixture

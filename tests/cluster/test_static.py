@@ -11,9 +11,10 @@ from vramcast.cluster.seam import BindingWrite, Cluster, Fate, PodEvent
 from vramcast.cluster.static import StaticCluster
 from vramcast.cluster.static_file import ClusterFile, read_cluster_file
 from vramcast.errors import InvalidClusterFile, InvalidRequest
+from vramcast.hardware.vendors import SHARED_GPU, WHOLE_GPU
 from vramcast.names import NodeName, PodUid
 from vramcast.placement.changes import Change, NodeSeen, NodesListed, PodGone, PodSeen, PodsListed, UnmanagedMemorySeen
-from vramcast.placement.gpus import SHARED_GPU, WHOLE_GPU, NodeGpus
+from vramcast.placement.gpus import NodeGpus
 from vramcast.task.pod import Ask, Assignment, PodRecord
 
 SHORT = """

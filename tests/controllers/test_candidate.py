@@ -25,8 +25,9 @@ from vramcast.forecast.artifact import MANIFEST, MODEL
 from vramcast.forecast.model import ModelForecaster, builtin_artifact, choose_forecaster
 from vramcast.names import PodUid, Product
 from vramcast.outcomes.comparison import Standing
-from vramcast.outcomes.outcome import Ending, Outcome
+from vramcast.outcomes.outcome import Outcome
 from vramcast.settings import load_settings
+from vramcast.task.run_status import Ending
 from vramcast.task.task import Task
 from vramcast.task.vocabulary import Architecture, Level
 

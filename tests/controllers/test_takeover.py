@@ -11,12 +11,11 @@ from tests.api.client import Client
 from tests.fakes import FakeCluster, new_fake_service, pod_manifest, shared_pod, sharing_node
 
 from vramcast.cluster.lease import Lease
-from vramcast.cluster.objects import Pod, to_record
 from vramcast.controllers.leadership import NoElection
 from vramcast.controllers.takeover import take_over
 from vramcast.errors import NotLeading, WorldUnavailable
 from vramcast.names import NodeName, PodUid
-from vramcast.task.pod import Assignment, PodRecord
+from vramcast.task.pod import Assignment, Pod, PodRecord, to_record
 
 
 class FakeElectionApi(FakeCluster):

@@ -13,17 +13,17 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.api.client import Client
 from tests.fakes import FakeClock, FakeCluster, new_fake_service, pod_manifest, shared_pod, sharing_node
 
-from vramcast.cluster.objects import Pod, to_record
 from vramcast.cluster.telemetry import TelemetryUnavailable
 from vramcast.controllers.telemetry import poll
 from vramcast.names import NodeName, PodUid
-from vramcast.outcomes.outcome import Ending, Outcome
+from vramcast.outcomes.outcome import Outcome
 from vramcast.outcomes.readings import Frame, Interpreter, Series
 from vramcast.placement.changes import PodGone, PodSeen
 from vramcast.service import Service
 from vramcast.settings import load_settings
-from vramcast.task.pod import PodRecord
+from vramcast.task.pod import Pod, PodRecord, to_record
 from vramcast.task.quantity import MIB
+from vramcast.task.run_status import Ending
 
 SUMMARY = {
     "share": "true", "architecture": "cnn", "parameters": "25.6M", "activations": "11.1M", "batch-size": "64",

@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import msgspec
 
-from vramcast.cluster.objects import Pod, to_record
 from vramcast.cluster.static_file import read_cluster_file
 from vramcast.demo.day import CLUSTER_FILE, EXAMPLE_POD_FILE, Finish, Submit, read_day
+from vramcast.task.pod import Pod, to_record
 
 
 def submits() -> list[Submit]:

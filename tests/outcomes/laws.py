@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 
 from vramcast.forecast.adjustment import Adjustment
 from vramcast.names import PodUid, Product
-from vramcast.outcomes.outcome import Ending, Outcome
+from vramcast.outcomes.outcome import Outcome
+from vramcast.task.run_status import Ending
 
 Floats = NDArray[np.float64]
 RISK = 0.05

@@ -13,7 +13,7 @@ from vramcast.forecast.adjustment import UNADJUSTED
 from vramcast.forecast.conformal import RISKS
 from vramcast.names import Product
 from vramcast.outcomes.calibration import DEFAULT_TUNING, MAX_CELLS, Calibrator, shifted
-from vramcast.outcomes.outcome import Ending
+from vramcast.task.run_status import Ending
 
 A100 = "NVIDIA-A100-SXM4-40GB"
 SEEDS = (101, 102, 103, 104)

@@ -21,7 +21,8 @@ from vramcast.outcomes.comparison import (
     retell,
     summarize,
 )
-from vramcast.outcomes.outcome import Ending, Outcome
+from vramcast.outcomes.outcome import Outcome
+from vramcast.task.run_status import Ending
 
 A100 = Product("NVIDIA-A100-SXM4-40GB")
 RIGHT = LAWS[0]

@@ -10,7 +10,7 @@ from tests.outcomes.laws import LAWS, MODEL, Law, finish, runs
 from vramcast.forecast.adjustment import UNADJUSTED
 from vramcast.outcomes.calibration import Calibrator, CellState
 from vramcast.outcomes.drift import LEAST_RUNS, Drift, measure_drift
-from vramcast.outcomes.outcome import Ending
+from vramcast.task.run_status import Ending
 
 BY_NAME = {law.name: law for law in LAWS}
 SURE = 4.0  # as the alert VramcastDrift has it

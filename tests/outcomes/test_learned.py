@@ -13,7 +13,8 @@ from vramcast.names import Product
 from vramcast.outcomes.calibration import MAX_CELLS, Calibrator
 from vramcast.outcomes.learned import cell_json, oom_json, read_cell, read_oom
 from vramcast.outcomes.oom_history import ABOVE, MAX_OOM_RECORDS, OomHistory
-from vramcast.outcomes.outcome import Ending, Outcome
+from vramcast.outcomes.outcome import Outcome
+from vramcast.task.run_status import Ending
 
 A100 = "NVIDIA-A100-SXM4-40GB"
 LAW = LAWS[-2]  # with deaths

@@ -7,12 +7,12 @@ from hypothesis import strategies as st
 from tests.fakes import sharing_node
 
 from vramcast.forecast.forecaster import PhysicsForecaster
+from vramcast.hardware.vendors import SHARED_GPU
 from vramcast.names import NodeName, PodUid
 from vramcast.outcomes.observation import Findings, Observer
 from vramcast.outcomes.readings import Fault, Interpreter, Series
 from vramcast.outcomes.tenancy import Tenancy
 from vramcast.placement.changes import NodeSeen, UnmanagedMemorySeen
-from vramcast.placement.gpus import SHARED_GPU
 from vramcast.placement.ledger import Ledger
 from vramcast.placement.promises import Promise, State
 from vramcast.placement.state import ClusterState

@@ -11,8 +11,8 @@ from tests.outcomes.laws import LAWS, finish, runs
 
 from vramcast.forecast.adjustment import UNADJUSTED, Adjustment, parse_adjustment
 from vramcast.forecast.conformal import conformal_quantile
-from vramcast.outcomes.outcome import Ending
 from vramcast.outcomes.run_scores import OOM_EXCESS, score_outcome, upper_quantile
+from vramcast.task.run_status import Ending
 
 LAW = LAWS[1]
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from vramcast.forecast.forecast import Forecast, Source
+from vramcast.hardware.vendors import SHARED_GPU, WHOLE_GPU
 from vramcast.names import NodeName, PodUid, Product, Resource
-from vramcast.placement.gpus import SHARED_GPU, WHOLE_GPU, NodeGpus, Pool
+from vramcast.placement.gpus import NodeGpus, Pool
 from vramcast.placement.ledger import Decision, Ledger
 from vramcast.placement.promises import Demand, Promise, State
 from vramcast.placement.reasons import Reason

@@ -12,8 +12,9 @@ from vramcast.hardware.products import (
     context_mib,
     reserve_mib,
 )
+from vramcast.hardware.vendors import MAX_GPUS, SHARED_GPU, WHOLE_GPU, is_gpu_resource
 from vramcast.names import NodeName
-from vramcast.placement.gpus import MAX_GPUS, SHARED_GPU, WHOLE_GPU, NodeGpus, is_gpu_resource, read_node
+from vramcast.placement.gpus import NodeGpus, read_node
 from vramcast.placement.ledger import Ledger
 
 SHARING = {"vramcast.dev/gpu-sharing": "true"}

@@ -23,8 +23,9 @@ from tests.placement.builders import (
     whole_node,
 )
 
+from vramcast.hardware.vendors import WHOLE_GPU
 from vramcast.names import NodeName, PodUid, Resource
-from vramcast.placement.gpus import WHOLE_GPU, NodeGpus, Pool
+from vramcast.placement.gpus import NodeGpus, Pool
 from vramcast.placement.ledger import Ledger
 from vramcast.placement.promises import State
 from vramcast.placement.reasons import Reason

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from tests.placement.builders import GivenForecaster, sharing_node, whole_node
 
+from vramcast.hardware.vendors import SHARED_GPU, WHOLE_GPU
 from vramcast.names import NodeName, PodUid
 from vramcast.placement.changes import (
     Change,
@@ -24,7 +25,7 @@ from vramcast.placement.changes import (
     PodsListed,
     UnmanagedMemorySeen,
 )
-from vramcast.placement.gpus import SHARED_GPU, WHOLE_GPU, NodeGpus
+from vramcast.placement.gpus import NodeGpus
 from vramcast.placement.ledger import Ledger
 from vramcast.placement.promises import Promise, State
 from vramcast.placement.state import ClusterState

@@ -9,6 +9,7 @@ from tests.placement.builders import A100, T4, GivenForecaster, room, sharing_no
 
 from vramcast.errors import InvalidTask
 from vramcast.forecast.forecast import Forecast, Source
+from vramcast.hardware.vendors import WHOLE_GPU
 from vramcast.names import NodeName, PodUid, Product
 from vramcast.placement.changes import (
     Change,
@@ -20,7 +21,6 @@ from vramcast.placement.changes import (
     PodsListed,
     UnmanagedMemorySeen,
 )
-from vramcast.placement.gpus import WHOLE_GPU
 from vramcast.placement.ledger import Ledger
 from vramcast.placement.promises import State
 from vramcast.placement.state import ClusterState

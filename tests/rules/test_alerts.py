@@ -13,8 +13,8 @@ from tests.api.client import Client
 from tests.controlplane.binaries import built_binaries
 from tests.fakes import new_fake_service, sharing_node
 from tests.test_metrics_contract import outcome
-from vramcast.outcomes.outcome import Ending
 from vramcast.settings import load_settings
+from vramcast.task.run_status import Ending
 
 pytestmark = pytest.mark.e2e
 

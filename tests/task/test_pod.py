@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from vramcast.hardware.vendors import MAX_GPUS, SHARED_GPU
 from vramcast.names import NodeName, PodUid
-from vramcast.placement.gpus import MAX_GPUS, SHARED_GPU
 from vramcast.task.pod import MAX_DEVICES, Ask, Assignment, ContainerDevices, PodRecord, read_pod
 from vramcast.task.task import Task
 from vramcast.task.vocabulary import PREFIX, Written

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from vramcast.api import wire
-from vramcast.cluster.objects import to_record
 from vramcast.errors import InvalidTask
 from vramcast.names import NodeName, PodUid
 from vramcast.service import Reply, Service
+from vramcast.task.pod import to_record
 
 
 async def preempt_pods(service: Service, body: bytes) -> Reply:

@@ -15,7 +15,6 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from vramcast.cluster.objects import Metadata, Pod
 from vramcast.errors import InvalidRequest
 from vramcast.placement.board import Board
 from vramcast.placement.fit import Reasons
@@ -23,6 +22,7 @@ from vramcast.placement.promises import Demand
 from vramcast.placement.reasons import Reason, reason_text
 from vramcast.placement.score import MAX_SCORE
 from vramcast.placement.table import Bools, Ints
+from vramcast.task.pod import Metadata, Pod
 
 T = TypeVar("T")
 Records = npt.NDArray[np.void]

@@ -12,10 +12,9 @@ from typing import Any
 import msgspec
 
 from vramcast.cli.yaml_edits import load_documents
-from vramcast.cluster.objects import Pod, to_record
 from vramcast.cluster.workloads import Misplaced, Template, find_misplaced, find_templates, show
 from vramcast.errors import InvalidInput
-from vramcast.task.pod import PodRecord
+from vramcast.task.pod import Pod, PodRecord, to_record
 from vramcast.task.vocabulary import PREFIX, Written
 
 STDIN = Path("-")

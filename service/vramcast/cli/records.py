@@ -18,8 +18,8 @@ import urllib3
 
 from vramcast.errors import InvalidInput, WorldUnavailable
 from vramcast.forecast.profiles import unpack_profile
-from vramcast.outcomes.outcome import Ending
 from vramcast.task.quantity import MIB
+from vramcast.task.run_status import Ending
 
 TABLE = "measurements.csv"
 SOURCE = "observed"

@@ -14,10 +14,10 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from vramcast.cluster.backoff import Backoff
-from vramcast.cluster.objects import NO_METADATA, Metadata, Pod, to_record
 from vramcast.cluster.pods import get_pod, pod_path
 from vramcast.cluster.seam import BindingWrite, BindResult, Fate
 from vramcast.cluster.transport import Action, ApiResponse, ApiUnavailable, ApiUnreachable, Transport
+from vramcast.task.pod import NO_METADATA, Metadata, Pod, to_record
 from vramcast.task.vocabulary import Written
 
 _CREATE: Final = Action("create", "pods/binding")

@@ -13,15 +13,14 @@ from vramcast.cluster.config_map import StoredConfigMap, read_config_map, write_
 from vramcast.cluster.connection import connect
 from vramcast.cluster.event_poster import EventPoster, PosterStats, PosterTiming
 from vramcast.cluster.lease import Lease, read_lease
-from vramcast.cluster.objects import Node, Pod, to_record
 from vramcast.cluster.pods import get_pod, list_finished_pods, list_unfinished_pods, pod_path, read_answer
 from vramcast.cluster.pulse import WatchStats
-from vramcast.cluster.readers import NodeReader, PodReader
+from vramcast.cluster.readers import Node, NodeReader, PodReader
 from vramcast.cluster.seam import BindingWrite, BindResult, PodEvent, Sink, Stats, SyncHealth
 from vramcast.cluster.transport import MERGE_PATCH, Action, ApiResponse, Transport
 from vramcast.cluster.watch import Timing, Watch
 from vramcast.names import PodUid
-from vramcast.task.pod import PodRecord
+from vramcast.task.pod import Pod, PodRecord, to_record
 from vramcast.task.task import REQUEUE
 
 _PATCH: Final = Action("patch", "pods/status")

@@ -7,9 +7,8 @@ from typing import Any
 import msgspec
 import yaml
 
-from vramcast.cluster.objects import Pod, to_record
 from vramcast.errors import InvalidRequest
-from vramcast.task.pod import PodRecord
+from vramcast.task.pod import Pod, PodRecord, to_record
 
 # A profile annotation is the longest thing in a manifest that anybody has a reason for.
 MAX_YAML_BYTES = 256 * 1024

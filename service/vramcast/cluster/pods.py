@@ -8,8 +8,8 @@ from urllib.parse import quote
 
 import msgspec
 
-from vramcast.cluster.objects import Pod
 from vramcast.cluster.transport import ANSWER_SECONDS, Action, ApiRefused, ApiResponse, Transport
+from vramcast.task.pod import Pod
 
 _GET: Final = Action("get", "pods")
 _LIST: Final = Action("list", "pods")

@@ -1,18 +1,43 @@
-"""From objects to changes: what is news to the decisions, and what is only noise.
+"""Turns objects of a watch into changes, and drops those that change nothing here.
 
-A cluster says much more than matters here: heartbeats of nodes, status updates of pods without a GPU. Each reader
-remembers just enough to tell. One reader belongs to one watch, and so to one thread.
+Most of what a cluster reports does not matter: node heartbeats, status updates of pods without a GPU. Each reader
+remembers just enough to tell. A reader belongs to one watch, and so to one thread.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
-from vramcast.cluster.objects import NO_METADATA, Node, Pod, to_node, to_record
+import msgspec
+
+from vramcast.hardware.vendors import is_gpu_resource
 from vramcast.names import NodeName, PodUid
 from vramcast.placement.changes import Change, NodeGone, NodeSeen, NodesListed, PodGone, PodSeen, PodsListed
-from vramcast.placement.gpus import NodeGpus
+from vramcast.placement.gpus import NodeGpus, read_node
+from vramcast.task.pod import NO_METADATA, Metadata, Pod, parse_count, to_record
+
+
+class NodeStatus(msgspec.Struct, frozen=True, gc=False):
+    allocatable: dict[str, Any] | None = None
+
+
+class Node(msgspec.Struct, frozen=True, gc=False):
+    metadata: Metadata | None = None
+    status: NodeStatus | None = None
+
+
+def to_node(node: Node) -> NodeGpus:
+    """The node as decisions see it. Never raises."""
+    metadata = node.metadata or NO_METADATA
+    allocatable = (node.status.allocatable if node.status else None) or {}
+    return read_node(
+        NodeName(metadata.name or ""),
+        metadata.labels or {},
+        metadata.annotations or {},
+        {name: str(parse_count(value)) for name, value in allocatable.items() if is_gpu_resource(name)},
+    )
+
 
 T = TypeVar("T", bound=Node | Pod)
 

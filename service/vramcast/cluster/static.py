@@ -15,15 +15,15 @@ from typing import Any
 
 import msgspec
 
-from vramcast.cluster.objects import NO_METADATA, Pod, PodSpec, to_node, to_record
-from vramcast.cluster.run_facts import PodStatus
+from vramcast.cluster.readers import to_node
 from vramcast.cluster.seam import BindingWrite, BindResult, Fate, PodEvent, Sink, Stats, SyncHealth
 from vramcast.cluster.static_file import ClusterFile, read_cluster_file
 from vramcast.errors import InvalidRequest
 from vramcast.names import NodeName, PodUid
 from vramcast.placement.changes import Change, NodeSeen, NodesListed, PodGone, PodSeen, PodsListed, UnmanagedMemorySeen
 from vramcast.placement.gpus import NodeGpus
-from vramcast.task.pod import PodRecord
+from vramcast.task.pod import NO_METADATA, Pod, PodRecord, PodSpec, to_record
+from vramcast.task.run_status import PodStatus
 
 _MOST_EVENTS = 200
 

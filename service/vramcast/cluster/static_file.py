@@ -25,10 +25,12 @@ from typing import Any, TypeVar
 import msgspec
 import yaml
 
-from vramcast.cluster.objects import Node, Pod, to_node, to_record
+from vramcast.cluster.readers import Node, to_node
 from vramcast.errors import FieldError, InvalidClusterFile
-from vramcast.placement.gpus import MAX_GPUS, SHARING_LABEL, WHOLE_GPU, is_gpu_resource
+from vramcast.hardware.vendors import MAX_GPUS, WHOLE_GPU, is_gpu_resource
+from vramcast.placement.gpus import SHARING_LABEL
 from vramcast.task.forms import MAX_GPU_MEMORY_MIB
+from vramcast.task.pod import Pod, to_record
 from vramcast.task.quantity import ceil_mib, parse_quantity
 from vramcast.task.vocabulary import PREFIX, Written
 

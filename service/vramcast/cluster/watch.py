@@ -21,9 +21,8 @@ import msgspec
 import structlog
 
 from vramcast.cluster.backoff import Backoff
-from vramcast.cluster.objects import NO_METADATA, Node, Pod
 from vramcast.cluster.pulse import Pulse, StreamEnd, WatchStats
-from vramcast.cluster.readers import Reader
+from vramcast.cluster.readers import Node, Reader
 from vramcast.cluster.seam import Sink
 from vramcast.cluster.transport import (
     Action,
@@ -36,6 +35,7 @@ from vramcast.cluster.transport import (
     refusal,
 )
 from vramcast.placement.changes import Change
+from vramcast.task.pod import NO_METADATA, Pod
 
 PAGE_ITEMS = 500
 LIST_SECONDS = 60.0

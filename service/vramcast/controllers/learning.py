@@ -14,11 +14,12 @@ from vramcast.controllers.candidate import CandidateTrial
 from vramcast.outcomes.calibration import Calibrator
 from vramcast.outcomes.learned import cell_json, oom_json, read_cell, read_oom
 from vramcast.outcomes.oom_history import OomHistory
-from vramcast.outcomes.outcome import Ending, Outcome
+from vramcast.outcomes.outcome import Outcome
 from vramcast.settings import CalibrationMode
 from vramcast.task.fingerprint import task_fingerprint
 from vramcast.task.pod import PodRecord
 from vramcast.task.quantity import ceil_mib, human_mib
+from vramcast.task.run_status import Ending
 from vramcast.task.task import Task
 from vramcast.task.vocabulary import Level
 

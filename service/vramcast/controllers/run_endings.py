@@ -14,16 +14,17 @@ import structlog
 
 from vramcast.errors import InvalidTask, WorldUnavailable
 from vramcast.forecast.forecast import Forecast
+from vramcast.hardware.vendors import SHARED_GPU
 from vramcast.names import PodUid, Product
 from vramcast.outcomes.measuring import EndedRun
-from vramcast.outcomes.outcome import Ending, Outcome
+from vramcast.outcomes.outcome import Outcome
 from vramcast.outcomes.runs import Unmeasured
 from vramcast.outcomes.tenancy import Tenant
-from vramcast.placement.gpus import SHARED_GPU
 from vramcast.service import Service
 from vramcast.task.fingerprint import task_fingerprint
-from vramcast.task.pod import PodRecord, RunFacts
+from vramcast.task.pod import PodRecord
 from vramcast.task.quantity import MIB
+from vramcast.task.run_status import Ending, RunFacts
 from vramcast.task.task import Task
 from vramcast.task.vocabulary import Level
 

@@ -12,9 +12,9 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from vramcast.outcomes.accuracy import Accuracy, Group, GroupAccuracy, Tally
-from vramcast.outcomes.outcome import Ending
 from vramcast.outcomes.readings import Fault
 from vramcast.outcomes.runs import Unmeasured
+from vramcast.task.run_status import Ending
 
 _GROUP = ("family", "level", "product")
 

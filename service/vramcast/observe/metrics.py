@@ -12,7 +12,7 @@ from prometheus_client.registry import Collector
 from vramcast import __version__
 from vramcast.cluster.seam import Fate
 from vramcast.forecast.forecast import Source
-from vramcast.placement.gpus import SHARED_GPU
+from vramcast.hardware.vendors import SHARED_GPU
 from vramcast.placement.ledger import Ledger
 from vramcast.placement.promises import State
 from vramcast.placement.reasons import Reason

@@ -13,8 +13,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from vramcast.outcomes.outcome import Ending, Outcome
+from vramcast.outcomes.outcome import Outcome
 from vramcast.outcomes.runs import Counted, Unmeasured
+from vramcast.task.run_status import Ending
 from vramcast.task.vocabulary import Architecture
 
 # Observed peak over the median forecast.

@@ -22,8 +22,9 @@ import numpy as np
 
 from vramcast.forecast.adjustment import UNADJUSTED, Adjustment
 from vramcast.forecast.conformal import RISKS
-from vramcast.outcomes.outcome import Ending, Outcome
+from vramcast.outcomes.outcome import Outcome
 from vramcast.outcomes.run_scores import Floats, Score, Scored, gather, margin_width, score_outcome, upper_quantile
+from vramcast.task.run_status import Ending
 from vramcast.task.vocabulary import Architecture
 
 MEDIAN_RISK = RISKS[0]

@@ -16,8 +16,9 @@ from statistics import mean, median
 from typing import Any
 
 from vramcast.forecast.forecast import Forecast
-from vramcast.outcomes.outcome import Ending, Outcome
+from vramcast.outcomes.outcome import Outcome
 from vramcast.outcomes.run_scores import OOM_EXCESS
+from vramcast.task.run_status import Ending
 
 # Of the last outcomes, as many as a calibrator's cell remembers.
 WINDOW = 200

@@ -23,8 +23,9 @@ from vramcast.outcomes.tenancy import Tenancy, Tenant
 from vramcast.placement.changes import Change, PodGone, PodSeen, PodsListed
 from vramcast.placement.promises import Promise
 from vramcast.settings import Settings
-from vramcast.task.pod import PodRecord, RunFacts
+from vramcast.task.pod import PodRecord
 from vramcast.task.quantity import MIB
+from vramcast.task.run_status import RunFacts
 from vramcast.task.task import Task
 
 # What calibration learns from; called on the event loop, once for every measured run that was forecast.

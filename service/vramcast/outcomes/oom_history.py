@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from vramcast.outcomes.outcome import Ending, Outcome
+from vramcast.outcomes.outcome import Outcome
+from vramcast.task.run_status import Ending
 
 # Above what killed it. A third death of a job that needs half as much again is rarer than a GPU half empty.
 ABOVE = 1.2

@@ -3,19 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import StrEnum
 
 from vramcast.forecast.adjustment import UNADJUSTED, Adjustment
 from vramcast.names import PodUid, Product
-
-
-class Ending(StrEnum):
-    """How a run ended; a metric label, so the set is closed."""
-
-    SUCCEEDED = "succeeded"
-    FAILED = "failed"  # of something else than GPU memory
-    OOM = "oom"  # the GPU's memory did not suffice: `peak_bytes` is a floor of what it needed
-    STOPPED = "stopped"  # deleted while it ran
+from vramcast.task.run_status import Ending
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
+from vramcast.hardware.vendors import SHARED_GPU
 from vramcast.names import NodeName, PodUid
-from vramcast.placement.gpus import SHARED_GPU
 from vramcast.placement.promises import Promise
 
 

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from vramcast.hardware.vendors import SHARED_GPU
 from vramcast.names import NodeName, Product, Resource
-from vramcast.placement.gpus import SHARED_GPU, NodeGpus, Pool
+from vramcast.placement.gpus import NodeGpus, Pool
 from vramcast.placement.name_index import Found, NameIndex
 from vramcast.placement.name_table import Text
 from vramcast.placement.promises import Promise

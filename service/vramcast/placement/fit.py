@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
+from vramcast.hardware.vendors import SHARED_GPU
 from vramcast.placement.board import Board
-from vramcast.placement.gpus import SHARED_GPU
 from vramcast.placement.promises import Demand
 from vramcast.placement.reasons import Reason
 from vramcast.placement.score import MAX_SCORE, score

@@ -12,21 +12,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from vramcast.hardware.products import PRODUCTS, base_product, reserve_mib
+from vramcast.hardware.vendors import MAX_GPUS, SHARED_GPU, WHOLE_GPU
 from vramcast.names import NodeName, Product, Resource
 from vramcast.task.quantity import MIB, parse_quantity
 
-WHOLE_GPU = Resource("nvidia.com/gpu")
-# The pool of GPUs that vramcast hands out itself, by index. No device plugin knows this name.
-SHARED_GPU = Resource("vramcast.dev/shared-gpu")
 SHARING_LABEL = "vramcast.dev/gpu-sharing"
 # On a node: what its GPUs really are, where labels are missing or wrong. `40Gi`, or one per index: `40Gi,24Gi`.
 MEMORY_OVERRIDE = "vramcast.dev/gpu-memory"
 PRODUCT_OVERRIDE = "vramcast.dev/gpu-product"
 
-MAX_GPUS = 32
 _LABEL = "nvidia.com/gpu."
 _MIG_RESOURCE = re.compile(r"nvidia\.com/mig-(?P<profile>[0-9]+g\.(?P<gigabytes>[0-9]{1,4})gb[a-z0-9.+-]*?)(\.shared)?")
-_GPU_RESOURCE = re.compile(r"nvidia\.com/(gpu(\.shared)?|mig-[0-9a-z.+-]+)")
 # GPU Feature Discovery once wrote bytes where MiB belong; no GPU has this many MiB.
 _CERTAINLY_BYTES = 1 << 26
 # Beyond these a label is a mistake: 1 TiB on one GPU, and more replicas than a GPU could ever be cut into.
@@ -60,10 +56,6 @@ class NodeGpus:
 
     def pool(self, resource: Resource) -> Pool | None:
         return next((pool for pool in self.pools if pool.resource == resource), None)
-
-
-def is_gpu_resource(name: str) -> bool:
-    return name.startswith("nvidia.com/") and _GPU_RESOURCE.fullmatch(name) is not None
 
 
 def read_node(

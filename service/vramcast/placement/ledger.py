@@ -13,11 +13,12 @@ from dataclasses import replace
 
 import numpy as np
 
+from vramcast.hardware.vendors import SHARED_GPU
 from vramcast.names import NodeName, PodUid, Product
 from vramcast.placement import fit
 from vramcast.placement.board import Board, DeviceView
 from vramcast.placement.fit import Decision
-from vramcast.placement.gpus import SHARED_GPU, NodeGpus
+from vramcast.placement.gpus import NodeGpus
 from vramcast.placement.promises import Demand, Hold, Promise, State
 from vramcast.placement.reasons import Reason
 from vramcast.placement.table import Ints

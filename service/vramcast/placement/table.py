@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from vramcast.placement.gpus import MAX_GPUS
+from vramcast.hardware.vendors import MAX_GPUS
 
 Ints = npt.NDArray[np.int64]
 Mibs = npt.NDArray[np.int32]  # memory, 32 bits wide because the arrays are swept on every call

@@ -1,21 +1,33 @@
-"""A pod as the decisions see it: what it asks for, what it describes, and where it already sits."""
+"""A pod: the fields of the Kubernetes object that matter, and what they mean to a decision.
+
+The watch and the extender's request bodies carry whole pods of many kilobytes. The structs below name the few fields
+that matter, and msgspec skips the rest. They accept what Go accepts (null for a list, map or object) and what people
+write in manifests (a count as a number), because one odd pod must not stop the watch.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any, Final
+
+import msgspec
 
 from vramcast.errors import FieldError, InvalidTask
+from vramcast.hardware.vendors import MAX_GPUS, SHARED_GPU, is_gpu_resource
 from vramcast.names import NodeName, PodUid, Resource
-from vramcast.outcomes.outcome import Ending
-from vramcast.placement.gpus import MAX_GPUS, SHARED_GPU, is_gpu_resource
 from vramcast.task.forms import MAX_GPU_MEMORY_MIB
-from vramcast.task.quantity import ceil_mib, parse_quantity
+from vramcast.task.quantity import ceil_div, ceil_mib, parse_quantity
+from vramcast.task.run_status import PodStatus, RunFacts, read_run
 from vramcast.task.task import Task, parse_task
 from vramcast.task.vocabulary import PREFIX, Written
 
-# More devices than any node has: counts above it mean the same, and stay far from overflow.
-MAX_DEVICES = 4096
+# More devices than any node has: larger counts mean the same, and sums stay far from overflow.
+MAX_DEVICES: Final = 4096
+# The largest count that one quantity may give; the arrays can hold it.
+MAX_COUNT: Final = 1 << 20
+FINISHED: Final = frozenset({"Succeeded", "Failed"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,21 +44,6 @@ class Assignment:
 
     gpu_indices: tuple[int, ...]
     reserved_mib: int
-
-
-@dataclass(frozen=True, slots=True)
-class RunFacts:
-    """What a bound pod's status and annotations tell of its run. Times: seconds since the epoch."""
-
-    started_at: float | None = None
-    ended_at: float | None = None
-    ending: Ending | None = None  # None: it runs, or nothing says
-    exit_code: int | None = None
-    median_mib: int | None = None  # as it was forecast
-    model_version: str = ""
-    utilization: float | None = None  # as it was forecast
-    adjustment: str = ""  # by which calibration had moved the forecast
-    observed_mib: int | None = None  # by the job itself
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,3 +173,107 @@ def _read_assignment(annotations: Mapping[str, str]) -> Assignment | None:
     if not 0 <= reserved_mib <= MAX_GPU_MEMORY_MIB or any(not 0 <= index < MAX_GPUS for index in indices):
         return None
     return Assignment(tuple(dict.fromkeys(indices)), reserved_mib)
+
+
+# ------------------------------------------------------------------ as the API server sends it
+
+
+class OwnerReference(msgspec.Struct, frozen=True, gc=False):
+    kind: str | None = None
+    name: str | None = None
+    controller: bool | None = None
+
+
+class Metadata(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+    name: str | None = None
+    namespace: str | None = None
+    uid: str | None = None
+    resource_version: str | None = None
+    deletion_timestamp: str | None = None
+    labels: dict[str, str] | None = None
+    annotations: dict[str, str] | None = None
+    owner_references: list[OwnerReference | None] | None = None
+
+
+class Resources(msgspec.Struct, frozen=True, gc=False):
+    limits: dict[str, Any] | None = None
+    requests: dict[str, Any] | None = None
+
+
+class Container(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+    resources: Resources | None = None
+    restart_policy: str | None = None
+
+
+class PodSpec(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+    node_name: str | None = None
+    containers: list[Container | None] | None = None
+    init_containers: list[Container | None] | None = None
+
+
+class Pod(msgspec.Struct, frozen=True, gc=False):
+    metadata: Metadata | None = None
+    spec: PodSpec | None = None
+    status: PodStatus | None = None
+
+
+NO_METADATA: Final = Metadata()
+
+
+def to_record(pod: Pod) -> PodRecord:
+    """The pod as decisions see it. Never raises."""
+    metadata = pod.metadata or NO_METADATA
+    spec = pod.spec
+    phase = pod.status.phase if pod.status else None
+    return read_pod(
+        PodUid(metadata.uid or ""),
+        metadata.namespace or "default",
+        metadata.name or "",
+        metadata.annotations or {},
+        _devices(spec) if spec else (),
+        NodeName(spec.node_name) if spec and spec.node_name else None,
+        # A deletionTimestamp finishes nothing: the containers run, and use their GPU, until the object is gone.
+        phase in FINISHED,
+        metadata.resource_version or "",
+        _owner(metadata),
+        read_run(pod.status, metadata.annotations or {}) if spec and spec.node_name else None,
+    )
+
+
+def _owner(metadata: Metadata) -> str:
+    for reference in metadata.owner_references or ():
+        if reference and reference.controller and reference.kind and reference.name:
+            return f"{reference.kind}/{reference.name}"
+    return ""
+
+
+def parse_count(value: object) -> int:
+    """How many devices a quantity asks for, rounded up; 0 where it is no quantity at all."""
+    if isinstance(value, str) and value.isascii() and value.isdecimal() and len(value) < 8:
+        return min(int(value), MAX_COUNT)
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        return 0
+    try:
+        quantity = parse_quantity(value) if isinstance(value, str) else Fraction(value)
+    except (ValueError, OverflowError):
+        return 0
+    return max(0, min(ceil_div(quantity, 1), MAX_COUNT))
+
+
+def _devices(spec: PodSpec) -> Iterator[ContainerDevices]:
+    # Init containers first: a sidecar among them runs beside all that follow it.
+    for container in spec.init_containers or ():
+        if container and (devices := _container_devices(container)):
+            yield ContainerDevices(devices, init=True, restartable=container.restart_policy == "Always")
+    for container in spec.containers or ():
+        if container and (devices := _container_devices(container)):
+            yield ContainerDevices(devices)
+
+
+def _container_devices(container: Container) -> dict[str, int]:
+    resources = container.resources
+    if resources is None:
+        return {}
+    # For devices the API server makes both equal; a manifest that was never sent to it may name either.
+    asked = {**(resources.requests or {}), **(resources.limits or {})}
+    return {name: parse_count(value) for name, value in asked.items() if is_gpu_resource(name)}

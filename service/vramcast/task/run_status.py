@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from datetime import datetime
+from enum import StrEnum
 from typing import Final
 
 import msgspec
 
-from vramcast.outcomes.outcome import Ending
 from vramcast.task.forms import MAX_GPU_MEMORY_MIB
-from vramcast.task.pod import RunFacts
 from vramcast.task.quantity import ceil_mib, parse_quantity
 from vramcast.task.task import OBSERVED_MEMORY, OUT_OF_MEMORY
 from vramcast.task.vocabulary import Written
@@ -26,6 +26,30 @@ _OUT_OF_MEMORY: Final = (
     "cublas_status_alloc_failed",
     "resource_exhausted: out of memory",
 )
+
+
+class Ending(StrEnum):
+    """How a run ended; a metric label, so the set is closed."""
+
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"  # of something else than GPU memory
+    OOM = "oom"  # the GPU's memory did not suffice: `peak_bytes` is a floor of what it needed
+    STOPPED = "stopped"  # deleted while it ran
+
+
+@dataclass(frozen=True, slots=True)
+class RunFacts:
+    """What a bound pod's status and annotations tell of its run. Times: seconds since the epoch."""
+
+    started_at: float | None = None
+    ended_at: float | None = None
+    ending: Ending | None = None  # None: it runs, or nothing says
+    exit_code: int | None = None
+    median_mib: int | None = None  # as it was forecast
+    model_version: str = ""
+    utilization: float | None = None  # as it was forecast
+    adjustment: str = ""  # by which calibration had moved the forecast
+    observed_mib: int | None = None  # by the job itself
 
 
 class Terminated(msgspec.Struct, frozen=True, gc=False, rename="camel"):

@@ -8,9 +8,10 @@ import msgspec
 import pytest
 
 from tests.cluster.manifests import Json, node, plain_pod, shared_pod
-from vramcast.cluster.objects import MAX_COUNT, Node, Pod, parse_count, to_node, to_record
-from vramcast.placement.gpus import SHARED_GPU, WHOLE_GPU, NodeGpus
-from vramcast.task.pod import Ask, Assignment, PodRecord
+from vramcast.cluster.readers import Node, to_node
+from vramcast.hardware.vendors import SHARED_GPU, WHOLE_GPU
+from vramcast.placement.gpus import NodeGpus
+from vramcast.task.pod import MAX_COUNT, Ask, Assignment, Pod, PodRecord, parse_count, to_record
 
 
 def record(manifest: Json) -> PodRecord:
