@@ -1,4 +1,4 @@
-"""The values that the chart is tried with: every mode, and everything that can be switched on."""
+"""The values that the chart is tested with: every mode, and everything that can be switched on."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _PODS: Values = {
     "podLabels": {"team": "gpu"},
     "podAnnotations": {"example.com/note": "kept"},
     "commonLabels": {"env": "test"},
-    "imagePullSecrets": ["registry"],
+    "imagePullSecrets": [{"name": "registry"}],
     "nodeSelector": {"node-role.kubernetes.io/control-plane": ""},
     "tolerations": [{"key": "node-role.kubernetes.io/control-plane", "operator": "Exists", "effect": "NoSchedule"}],
     "topologySpreadConstraints": [
@@ -27,13 +27,13 @@ _PODS: Values = {
     "extraEnv": [{"name": "HTTPS_PROXY", "value": "http://proxy:3128"}],
     "extraVolumes": [{"name": "extra", "emptyDir": {}}],
     "extraVolumeMounts": [{"name": "extra", "mountPath": "/extra"}],
-    "networkPolicy": {"enabled": True, "metricsFrom": [{"namespaceSelector": {}}]},
+    "networkPolicy": {"metricsFrom": [{"namespaceSelector": {}}]},
 }  # fmt: skip
 _PEER = [{"ipBlock": {"cidr": "10.0.0.0/8"}}]
 
 CASES: dict[str, Values] = {
     "scheduler": {},
-    "scheduler-one-replica": {"replicas": 1},
+    "scheduler-one-replica": {"replicaCount": 1},
     "scheduler-everything": {**_PODS, "metrics": _ALL_METRICS, "tests": {"share": True}},
     "scheduler-plugins": {
         "scheduler": {
@@ -45,23 +45,27 @@ CASES: dict[str, Values] = {
         "settings": {"undescribed": "reject", "default_oom_risk": 0.01},
         "image": {"digest": "sha256:" + "0" * 64},
     },
-    "model-configmap": {"model": {"source": "configMap", "name": "model"}},
-    "model-claim": {"model": {"source": "claim", "name": "model", "path": "v2"}},
-    "candidate-configmap": {"candidate": {"source": "configMap", "name": "next"}},
+    "model-configmap": {"model": {"existingConfigMap": "model"}},
+    "model-claim": {"model": {"existingClaim": "model", "path": "v2"}},
+    "candidate-configmap": {"candidate": {"existingConfigMap": "next"}},
     "candidate-claim": {
-        "model": {"source": "claim", "name": "model"},
-        "candidate": {"source": "claim", "name": "next", "path": "v3"},
+        "model": {"existingClaim": "model"},
+        "candidate": {"existingClaim": "next", "path": "v3"},
     },
+    "other-names": {"nameOverride": "vc", "fullnameOverride": "gpu-forecasts"},
+    "openshift": {"podSecurityContext": {"runAsUser": None, "runAsGroup": None, "fsGroup": None}},
+    "no-network-policy": {"networkPolicy": {"enabled": False}},
+    "own-config-map": {"settings": {"calibration_config_map": "ml/mine"}},
     "extender": {"mode": "extender"},
     "extender-everything": {"mode": "extender", **_PODS, "metrics": _ALL_METRICS, "extender": {"service": {
         "clusterIP": "10.96.0.77", "annotations": {"example.com/note": "kept"}}},
-        "networkPolicy": {"enabled": True, "extenderFrom": _PEER}},
-    "extender-cert-manager": {"mode": "extender", "tls": {"source": "cert-manager"}},
+        "networkPolicy": {"extenderFrom": _PEER}},
+    "extender-cert-manager": {"mode": "extender", "tls": {"certManager": {"enabled": True}}},
     "extender-issuer": {
         "mode": "extender",
-        "tls": {"source": "cert-manager", "issuerRef": {"kind": "ClusterIssuer", "name": "internal"}},
+        "tls": {"certManager": {"enabled": True, "issuerRef": {"kind": "ClusterIssuer", "name": "internal"}}},
     },
-    "extender-secret": {"mode": "extender", "tls": {"source": "secret", "secretName": "given"}},
+    "extender-secret": {"mode": "extender", "tls": {"existingSecret": "given"}},
     "observe": {"mode": "observe"},
     "observe-everything": {"mode": "observe", **_PODS, "metrics": _ALL_METRICS},
     "given-account": {"serviceAccount": {"create": False, "name": "given"}, "rbac": {"create": False}},

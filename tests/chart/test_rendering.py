@@ -1,4 +1,4 @@
-"""What Helm makes of the chart: valid for every Kubernetes that it claims, and plain about what it refuses."""
+"""What Helm renders: valid for every supported version of Kubernetes, with clear errors for invalid values."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.chart.matrix import CASES, Values
 pytestmark = pytest.mark.e2e
 
 KUBERNETES = [f"1.{minor}" for minor in range(29, 37)]
-# Of kinds that Kubernetes itself does not know: the API server tries them, with their CRDs, in test_install.py.
+# Kinds of CRDs. test_install.py has the API server validate them.
 FOREIGN = {"PodMonitor", "ServiceMonitor", "PrometheusRule", "Certificate", "Issuer"}
 
 
@@ -32,7 +32,7 @@ def test_the_chart_lints_strictly(helm: Helm) -> None:
 def test_every_case_is_valid_for_the_version(helm: Helm, version: str) -> None:
     tried: list[Json] = []
     for case, values in CASES.items():
-        # The newest tries all of them; what the version itself changes shows in the fullest ones.
+        # Only the newest version validates every case. Differences between versions show in the fullest ones.
         if version != KUBERNETES[-1] and "everything" not in case:
             continue
         for document in helm.template(values, f"v{version}.2"):
@@ -46,20 +46,20 @@ def test_every_case_is_valid_for_the_version(helm: Helm, version: str) -> None:
 
 
 def test_a_model_from_an_image_needs_kubernetes_that_mounts_images(helm: Helm) -> None:
-    values = {"model": {"source": "oci", "name": "example.com/model:1"}}
+    values = {"model": {"image": "example.com/model:1"}}
     for document in helm.template(values, "v1.36.0"):
         validate(document, "1.36", strict=True)
-    with pytest.raises(HelmError, match=r"model.source oci needs Kubernetes 1.33 or newer, this is v1.32.1"):
+    with pytest.raises(HelmError, match=r"model.image needs Kubernetes 1.33 or newer, this is v1.32.1"):
         helm.template(values, "v1.32.1")
 
 
 def test_a_candidate_is_mounted_as_a_whole_so_that_a_new_one_is_seen(helm: Helm) -> None:
-    values: Values = {"candidate": {"source": "configMap", "name": "next", "path": "v3"}}
+    values: Values = {"candidate": {"existingConfigMap": "next", "path": "v3"}}
     pod = named(helm.template(values, "v1.36.0"), "Deployment")["spec"]["template"]["spec"]
     (container,) = [c for c in pod["containers"] if c["name"] == "vramcast"]
     assert {"name": "VRAMCAST_CANDIDATE_ARTIFACT", "value": "/candidate/v3"} in container["env"]
     assert {"name": "candidate", "mountPath": "/candidate", "readOnly": True} in container["volumeMounts"]
-    # Pods start without it: it may come later.
+    # The pods start without it.
     assert {"name": "candidate", "configMap": {"name": "next", "optional": True}} in pod["volumes"]
 
 
@@ -94,13 +94,28 @@ def test_an_old_kubernetes_is_refused(helm: Helm) -> None:
         ({"extender": {"port": 80}}, "'/extender/port': minimum: got 80, want 1,024"),
         ({"scheduler": {"name": "default-scheduler"}}, "'/scheduler/name'"),
         ({"scheduler": {"leaderElection": {"leaseDuration": "15"}}}, "'/scheduler/leaderElection/leaseDuration'"),
-        ({"tls": {"source": "vault"}}, "'/tls/source': value must be one of 'helm', 'cert-manager', 'secret'"),
+        ({"tls": {"source": "vault"}}, "'/tls': additional properties 'source' not allowed"),
+        ({"imagePullSecrets": ["registry"]}, "'/imagePullSecrets/0': got string, want object"),
         ({"tests": {"gpuMemory": "1 GB"}}, "'/tests/gpuMemory'"),
-        ({"mode": "extender", "replicas": 2}, "would promise the same GPU twice"),
-        ({"mode": "extender", "tls": {"source": "secret"}}, "tls.source secret needs tls.secretName"),
-        ({"model": {"source": "claim"}}, "model.source claim needs model.name"),
-        ({"settings": {"port": 1}}, "settings.port cannot be set: the chart sets it"),
+        ({"mode": "extender", "replicaCount": 2}, "would promise the same GPU twice"),
+        (
+            {"mode": "extender", "tls": {"existingSecret": "given", "certManager": {"enabled": True}}},
+            "tls.existingSecret and tls.certManager.enabled exclude each other",
+        ),
+        ({"model": {"existingClaim": "a", "image": "b"}}, "model.existingClaim and model.image exclude each other"),
+        ({"settings": {"port": 1}}, "settings.port cannot be set: the chart sets it from the value `extender.port`"),
+        ({"settings": {"leader_lease": "a/b"}}, "settings.leader_lease cannot be set: the chart sets it"),
+        ({"mode": "observe", "settings": {"requeue_interval_seconds": 1}}, "settings.requeue_interval_seconds cannot"),
+        ({"model": {"existingClaim": "a"}, "settings": {"artifact": "builtin"}}, "settings.artifact cannot be set"),
         ({"settings": {"undescribed": ["reject"]}}, "'/settings/undescribed'"),
+        ({"settings": {"default_oom_risk": 5}}, "'/settings/default_oom_risk': maximum: got 5, want 0.5"),
+        ({"settings": {"default_oom_risc": 0.01}}, "'/settings': additional properties 'default_oom_risc' not allowed"),
+        ({"settings": {"log_level": "loud"}}, "'/settings/log_level': value must be one of 'debug'"),
+        ({"settings": {"dcgm_urls": "exporter:9400"}}, "'/settings/dcgm_urls': 'exporter:9400' does not match pattern"),
+        (
+            {"settings": {"prometheus_url": "http://p", "dcgm_urls": "http://d"}},
+            "settings.prometheus_url and settings.dcgm_urls exclude each other",
+        ),
     ],
 )
 def test_wrong_values_are_refused_with_a_sentence_that_helps(helm: Helm, values: Values, sentence: str) -> None:
@@ -108,10 +123,13 @@ def test_wrong_values_are_refused_with_a_sentence_that_helps(helm: Helm, values:
         helm.template(values)
 
 
+def pods(documents: list[Json]) -> list[Json]:
+    deployed = [d["spec"]["template"]["spec"] for d in documents if d["kind"] == "Deployment"]
+    return deployed + [d["spec"] for d in documents if d["kind"] == "Pod"]
+
+
 def containers(documents: list[Json]) -> list[Json]:
-    pods = [d["spec"]["template"]["spec"] for d in documents if d["kind"] == "Deployment"]
-    pods += [d["spec"] for d in documents if d["kind"] == "Pod"]
-    return [container for pod in pods for container in pod["containers"]]
+    return [container for pod in pods(documents) for container in pod["containers"]]
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -136,24 +154,105 @@ def test_a_changed_setting_restarts_the_pods_and_nothing_else_does(helm: Helm) -
 
 
 def test_the_verbs_are_on_loopback_unless_they_ask_for_a_certificate(helm: Helm) -> None:
-    def settings(mode: str) -> Any:
-        return yaml.safe_load(named(helm.template({"mode": mode}), "ConfigMap")["data"]["vramcast.yaml"])
+    scheduler, observe, extender = (
+        settings(helm.template({"mode": mode})) for mode in ("scheduler", "observe", "extender")
+    )
+    assert scheduler["host"] == observe["host"] == "127.0.0.1"
+    assert extender["host"] == "0.0.0.0"
+    assert extender["tls_client_ca_file"] == "/etc/vramcast-tls/ca.crt"
 
-    assert settings("scheduler")["host"] == settings("observe")["host"] == "127.0.0.1"
-    assert settings("extender")["host"] == "0.0.0.0"
-    assert settings("extender")["tls_client_ca_file"] == "/etc/vramcast-tls/ca.crt"
+
+def settings(documents: list[Json], name: str = "vramcast") -> Any:
+    return yaml.safe_load(named(documents, "ConfigMap", name)["data"]["vramcast.yaml"])
 
 
-def test_what_was_learned_is_kept_where_the_account_may_keep_it(helm: Helm) -> None:
+def test_the_learned_state_has_a_config_map_that_the_account_may_read_and_patch(helm: Helm) -> None:
     documents = helm.template({}, release="one")
-    settings = yaml.safe_load(named(documents, "ConfigMap")["data"]["vramcast.yaml"])
-    namespace, name = settings["calibration_config_map"].split("/")
-    roles = [document for document in documents if document["kind"] == "Role"]
-    (role,) = [role for role in roles if role["metadata"]["name"] == name]
-    assert role["metadata"]["namespace"] == namespace
-    assert [rule.get("resourceNames") for rule in role["rules"]] == [None, [name]]
-    elsewhere = helm.template({"settings": {"calibration_config_map": "ml/mine"}})
-    assert "ml/mine" in named(elsewhere, "ConfigMap")["data"]["vramcast.yaml"]
+    namespace, name = settings(documents, "one-vramcast")["calibration_config_map"].split("/")
+    config_map, role = named(documents, "ConfigMap", name), named(documents, "Role", name)
+    assert config_map["metadata"]["namespace"] == role["metadata"]["namespace"] == namespace
+    assert "data" not in config_map, "Helm would write over what vramcast keeps there"
+    assert role["rules"] == [
+        {"apiGroups": [""], "resources": ["configmaps"], "resourceNames": [name], "verbs": ["get", "patch"]}
+    ]
+
+
+@pytest.mark.parametrize("given", ["ml/mine", None])
+def test_a_config_map_named_in_the_settings_is_left_to_its_owner(helm: Helm, given: str | None) -> None:
+    documents = helm.template({"settings": {"calibration_config_map": given}})
+    assert settings(documents)["calibration_config_map"] == given
+    assert [d["metadata"]["name"] for d in documents if d["kind"] == "ConfigMap"] == ["vramcast"]
+    assert "vramcast-learned" not in [d["metadata"]["name"] for d in documents if d["kind"] == "Role"]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_no_role_may_create_config_maps_or_reach_all_of_them(helm: Helm, case: str) -> None:
+    for document in helm.template(CASES[case]):
+        for rule in document.get("rules", []):
+            if "configmaps" in rule["resources"]:
+                assert rule["resourceNames"]
+                assert set(rule["verbs"]) == {"get", "patch"}
+
+
+def admitted(documents: list[Json]) -> dict[str, Any]:
+    """port: who may reach it, by the NetworkPolicy; None means any source."""
+    rules = named(documents, "NetworkPolicy")["spec"]["ingress"]
+    return {port["port"]: rule.get("from") for rule in rules for port in rule["ports"]}
+
+
+def test_by_default_only_ports_with_a_purpose_are_reachable(helm: Helm) -> None:
+    assert admitted(helm.template({})) == {"metrics": None, "scheduler": None}
+    assert admitted(helm.template({"mode": "extender"})) == {"metrics": None, "extender": None}
+    assert admitted(helm.template({"mode": "observe"})) == {"metrics": None}
+    peers = [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}]
+    limited = helm.template({"mode": "extender", "networkPolicy": {"metricsFrom": peers}})
+    assert admitted(limited) == {"metrics": peers, "extender": None}
+
+
+@pytest.mark.parametrize("mode", ["scheduler", "extender", "observe"])
+def test_the_network_policy_selects_the_pods_and_names_their_ports(helm: Helm, mode: str) -> None:
+    documents = helm.template({"mode": mode})
+    policy, pod = named(documents, "NetworkPolicy"), named(documents, "Deployment")["spec"]["template"]
+    assert policy["spec"]["podSelector"]["matchLabels"].items() <= pod["metadata"]["labels"].items()
+    ports = {port["name"] for container in pod["spec"]["containers"] for port in container["ports"]}
+    assert set(admitted(documents)) == ports
+
+
+def test_names_can_be_overridden_in_part_or_as_a_whole(helm: Helm) -> None:
+    def name(values: Values) -> tuple[str, str]:
+        deployment = named(helm.template(values, release="one"), "Deployment")
+        assert deployment["spec"]["selector"]["matchLabels"].items() <= deployment["metadata"]["labels"].items()
+        return deployment["metadata"]["name"], deployment["metadata"]["labels"]["app.kubernetes.io/name"]
+
+    assert name({}) == ("one-vramcast", "vramcast")
+    assert name({"nameOverride": "vc"}) == ("one-vc", "vc")
+    assert name({"fullnameOverride": "gpus"}) == ("gpus", "vramcast")
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_every_object_has_the_recommended_labels(helm: Helm, case: str) -> None:
+    wanted = {"name", "instance", "version", "component", "part-of", "managed-by"}
+    for document in helm.template(CASES[case]):
+        assert {f"app.kubernetes.io/{name}" for name in wanted} <= document["metadata"]["labels"].keys()
+
+
+def test_user_ids_that_are_null_are_left_to_the_cluster(helm: Helm) -> None:
+    for pod in pods(helm.template(CASES["openshift"])):
+        assert pod["securityContext"] == {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
+    for pod in pods(helm.template({})):
+        assert pod["securityContext"]["runAsUser"] == 65532
+
+
+def test_every_alert_links_to_its_runbook_under_the_given_address(helm: Helm) -> None:
+    def addresses(values: Values) -> list[str]:
+        values = {"metrics": {"prometheusRule": {"enabled": True, **values}}}
+        (group,) = named(helm.template(values), "PrometheusRule")["spec"]["groups"]
+        return [rule["annotations"]["runbook_url"] for rule in group["rules"]]
+
+    usual = addresses({})
+    assert "https://vramcast.dev/docs/runbooks/vramcast-down.md" in usual
+    base = "https://wiki.example.com/gpu"
+    assert addresses({"runbookBaseUrl": base}) == [f"{base}/{address.rpartition('/')[2]}" for address in usual]
 
 
 def test_two_releases_share_no_object(helm: Helm) -> None:

@@ -1,5 +1,5 @@
-{{/* Both secrets of mode `extender` with tls.source `helm`: made once, then read back, so that an upgrade changes
-     nothing. Rendered several times, so the first result is kept in the release's values. */}}
+{{/* Both Secrets of mode `extender` if Helm generates them. An upgrade reads them back, so they stay the same. Several
+     templates include this, so the first result is kept in the values. */}}
 {{- define "vramcast.certificates" -}}
 {{- if not (hasKey .Values "_certificates") -}}
 {{- $server := lookup "v1" "Secret" .Release.Namespace (include "vramcast.serverSecret" .) -}}

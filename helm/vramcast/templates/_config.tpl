@@ -1,32 +1,56 @@
 {{/* The two files that the containers read. */}}
 
-{{/* The chart's own settings win: they must agree with the rest of the pod. */}}
-{{- define "vramcast.settings" -}}
-{{- $own := dict "mode" (ternary "observe" "decide" (eq .Values.mode "observe")) "port" (int .Values.extender.port) "metrics_host" "0.0.0.0" "metrics_port" (int .Values.metrics.port) -}}
-{{- if eq .Values.mode "extender" -}}
-{{- $_ := set $own "host" "0.0.0.0" -}}
-{{- $_ := set $own "tls_cert_file" "/etc/vramcast-tls/tls.crt" -}}
-{{- $_ := set $own "tls_key_file" "/etc/vramcast-tls/tls.key" -}}
-{{- $_ := set $own "tls_client_ca_file" "/etc/vramcast-tls/ca.crt" -}}
-{{- else -}}
-{{- $_ := set $own "host" "127.0.0.1" -}}
-{{- end -}}
+{{/* Settings that must agree with the rest of the release, and the value that governs each of them. */}}
+{{- define "vramcast.governedSettings" -}}
+{{- $governed := dict "mode" "mode" "host" "mode" "port" "extender.port" "metrics_host" "metrics" "metrics_port" "metrics.port" "tls_cert_file" "tls" "tls_key_file" "tls" "tls_client_ca_file" "tls" "leader_lease" "mode" "leader_identity" "mode" -}}
 {{- if eq .Values.mode "observe" -}}
-{{- $_ := set $own "requeue_interval_seconds" 0 -}}
+{{- $_ := set $governed "requeue_interval_seconds" "mode" -}}
 {{- end -}}
-{{- if eq .Values.mode "scheduler" -}}
-{{- $_ := set $own "leader_lease" (printf "%s/%s" .Release.Namespace (include "vramcast.leaseName" .)) -}}
+{{- if include "vramcast.artifactSource" (dict "name" "model" "from" .Values.model) -}}
+{{- $_ := set $governed "artifact" "model" -}}
 {{- end -}}
-{{- range $name, $_ := $own -}}
-{{- if hasKey $.Values.settings $name -}}
-{{- fail (printf "settings.%s cannot be set: the chart sets it, from mode, extender.port, metrics.port and tls." $name) -}}
+{{- if include "vramcast.artifactSource" (dict "name" "candidate" "from" .Values.candidate) -}}
+{{- $_ := set $governed "candidate_artifact" "candidate" -}}
 {{- end -}}
-{{- end -}}
-{{- $default := dict "calibration_config_map" (printf "%s/%s" .Release.Namespace (include "vramcast.memoryName" .)) -}}
-{{- toYaml (merge $own .Values.settings $default) -}}
+{{- toJson $governed -}}
 {{- end -}}
 
-{{/* Leader election always: with one replica too, a rollout has two for a moment. */}}
+{{/* Refuses what values.schema.json, which is generated from the service's settings, cannot express. */}}
+{{- define "vramcast.checkSettings" -}}
+{{- range $name, $value := include "vramcast.governedSettings" . | fromJson -}}
+{{- if hasKey $.Values.settings $name -}}
+{{- fail (printf "settings.%s cannot be set: the chart sets it from the value `%s`." $name $value) -}}
+{{- end -}}
+{{- end -}}
+{{- if and .Values.settings.prometheus_url .Values.settings.dcgm_urls -}}
+{{- fail "settings.prometheus_url and settings.dcgm_urls exclude each other: set one of them." -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "vramcast.settings" -}}
+{{- include "vramcast.checkSettings" . -}}
+{{- $all := deepCopy .Values.settings -}}
+{{- $_ := set $all "mode" (ternary "observe" "decide" (eq .Values.mode "observe")) -}}
+{{- $_ := set $all "host" (ternary "0.0.0.0" "127.0.0.1" (eq .Values.mode "extender")) -}}
+{{- $_ := set $all "port" (int .Values.extender.port) -}}
+{{- $_ := set $all "metrics_host" "0.0.0.0" -}}
+{{- $_ := set $all "metrics_port" (int .Values.metrics.port) -}}
+{{- if eq .Values.mode "scheduler" -}}
+{{- $_ := set $all "leader_lease" (printf "%s/%s" .Release.Namespace (include "vramcast.leaseName" .)) -}}
+{{- else if eq .Values.mode "extender" -}}
+{{- $_ := set $all "tls_cert_file" "/etc/vramcast-tls/tls.crt" -}}
+{{- $_ := set $all "tls_key_file" "/etc/vramcast-tls/tls.key" -}}
+{{- $_ := set $all "tls_client_ca_file" "/etc/vramcast-tls/ca.crt" -}}
+{{- else -}}
+{{- $_ := set $all "requeue_interval_seconds" 0 -}}
+{{- end -}}
+{{- if include "vramcast.keepsLearnedState" . -}}
+{{- $_ := set $all "calibration_config_map" (printf "%s/%s" .Release.Namespace (include "vramcast.learnedName" .)) -}}
+{{- end -}}
+{{- toYaml $all -}}
+{{- end -}}
+
+{{/* Leader election is always on: even with one replica, a rollout runs two for a moment. */}}
 {{- define "vramcast.schedulerConfig" -}}
 apiVersion: kubescheduler.config.k8s.io/v1
 kind: KubeSchedulerConfiguration
@@ -44,7 +68,7 @@ leaderElection:
 podMaxBackoffSeconds: {{ .Values.scheduler.podMaxBackoffSeconds }}
 profiles:
   - schedulerName: {{ .Values.scheduler.name }}
-    # All of them: a pod is turned away when no node of the sample fits, even if another would.
+    # Score every node: with a sample, a pod is unschedulable if only nodes outside the sample fit it.
     percentageOfNodesToScore: 100
     {{- with .Values.scheduler.plugins }}
     plugins: {{- toYaml . | nindent 6 }}

@@ -4,19 +4,19 @@
   imagePullPolicy: {{ .Values.image.pullPolicy }}
   args: [serve, --config=/etc/vramcast/vramcast.yaml]
   env:
-    # Set even where it is the default: an empty `env` would be null.
+    # Always set, because an empty `env` would render as null.
     - name: PYTHONUNBUFFERED
       value: "1"
     {{- if eq .Values.mode "scheduler" }}
-    # The leader names itself by its host, which is the pod's name.
+    # The kube-scheduler puts its host name, which is the pod's name, into the lease.
     - name: VRAMCAST_LEADER_IDENTITY
       valueFrom: {fieldRef: {fieldPath: metadata.name}}
     {{- end }}
-    {{- if ne .Values.model.source "builtin" }}
+    {{- if include "vramcast.artifactSource" (dict "name" "model" "from" .Values.model) }}
     - name: VRAMCAST_ARTIFACT
       value: {{ printf "/model/%s" .Values.model.path | trimSuffix "/" }}
     {{- end }}
-    {{- if ne .Values.candidate.source "none" }}
+    {{- if include "vramcast.artifactSource" (dict "name" "candidate" "from" .Values.candidate) }}
     - name: VRAMCAST_CANDIDATE_ARTIFACT
       value: {{ printf "/candidate/%s" .Values.candidate.path | trimSuffix "/" }}
     {{- end }}
@@ -41,17 +41,19 @@
     periodSeconds: 2
     timeoutSeconds: 2
   resources: {{- toYaml .Values.resources | nindent 4 }}
-  securityContext: {{- include "vramcast.containerSecurity" . | nindent 4 }}
+  {{- with .Values.securityContext }}
+  securityContext: {{- toYaml . | nindent 4 }}
+  {{- end }}
   volumeMounts:
     - {name: config, mountPath: /etc/vramcast, readOnly: true}
     - {name: tmp, mountPath: /tmp}
     {{- if eq .Values.mode "extender" }}
     - {name: tls, mountPath: /etc/vramcast-tls, readOnly: true}
     {{- end }}
-    {{- if ne .Values.model.source "builtin" }}
+    {{- if include "vramcast.artifactSource" (dict "name" "model" "from" .Values.model) }}
     - {name: model, mountPath: /model, readOnly: true}
     {{- end }}
-    {{- if ne .Values.candidate.source "none" }}
+    {{- if include "vramcast.artifactSource" (dict "name" "candidate" "from" .Values.candidate) }}
     - {name: candidate, mountPath: /candidate, readOnly: true}
     {{- end }}
     {{- with .Values.extraVolumeMounts }}
@@ -81,33 +83,49 @@
     periodSeconds: 10
     timeoutSeconds: 5
   resources: {{- toYaml .Values.scheduler.resources | nindent 4 }}
-  securityContext: {{- include "vramcast.containerSecurity" . | nindent 4 }}
+  {{- with .Values.securityContext }}
+  securityContext: {{- toYaml . | nindent 4 }}
+  {{- end }}
   volumeMounts:
     - {name: config, mountPath: /etc/vramcast, readOnly: true}
     - {name: tmp, mountPath: /tmp}
 {{- end -}}
 
-{{/* The volume of an artifact: a dict of `name` (model or candidate), `from` (its values), `version` of Kubernetes. */}}
+{{/* Which of an artifact's values is set: existingConfigMap, existingClaim, image, or none of them (empty). Takes a dict
+     of `name` (model or candidate) and `from` (its values). */}}
+{{- define "vramcast.artifactSource" -}}
+{{- $given := list -}}
+{{- range $key := list "existingConfigMap" "existingClaim" "image" -}}
+{{- if get $.from $key -}}{{- $given = append $given $key -}}{{- end -}}
+{{- end -}}
+{{- if gt (len $given) 1 -}}
+{{- fail (printf "%s.%s and %s.%s exclude each other: set one of them." .name (first $given) .name (last $given)) -}}
+{{- end -}}
+{{- join "" $given -}}
+{{- end -}}
+
+{{/* The volume of an artifact. Takes the same dict, with the `version` of Kubernetes. */}}
 {{- define "vramcast.artifactVolume" -}}
-{{- if eq .from.source "configMap" -}}
+{{- $source := include "vramcast.artifactSource" . -}}
+{{- if eq $source "existingConfigMap" -}}
 - name: {{ .name }}
   configMap:
-    name: {{ required (printf "%s.source configMap needs %s.name, the name of the ConfigMap" .name .name) .from.name }}
+    name: {{ .from.existingConfigMap }}
     {{- if eq .name "candidate" }}
     optional: true
     {{- end }}
-{{- else if eq .from.source "claim" -}}
+{{- else if eq $source "existingClaim" -}}
 - name: {{ .name }}
   persistentVolumeClaim:
-    claimName: {{ required (printf "%s.source claim needs %s.name, the name of the PersistentVolumeClaim" .name .name) .from.name }}
+    claimName: {{ .from.existingClaim }}
     readOnly: true
-{{- else if eq .from.source "oci" -}}
+{{- else if eq $source "image" -}}
 {{- if semverCompare "<1.33.0-0" .version -}}
-{{- fail (printf "%s.source oci needs Kubernetes 1.33 or newer, this is %s: use configMap or claim." .name .version) -}}
+{{- fail (printf "%s.image needs Kubernetes 1.33 or newer, this is %s: use %s.existingConfigMap or %s.existingClaim." .name .version .name .name) -}}
 {{- end -}}
 - name: {{ .name }}
   image:
-    reference: {{ required (printf "%s.source oci needs %s.name, the reference of the image" .name .name) .from.name }}
+    reference: {{ .from.image }}
     pullPolicy: IfNotPresent
 {{- end -}}
 {{- end -}}

@@ -1,17 +1,23 @@
 {{/* Names, labels and the few decisions that several templates share. */}}
 
+{{- define "vramcast.name" -}}
+{{- .Values.nameOverride | default .Chart.Name | trunc 50 | trimSuffix "-" -}}
+{{- end -}}
+
+{{/* 50 characters: the longest suffix that a template appends must still fit into 63. */}}
 {{- define "vramcast.fullname" -}}
+{{- $name := include "vramcast.name" . -}}
 {{- if .Values.fullnameOverride -}}
 {{- .Values.fullnameOverride | trunc 50 | trimSuffix "-" -}}
-{{- else if contains .Chart.Name .Release.Name -}}
+{{- else if contains $name .Release.Name -}}
 {{- .Release.Name | trunc 50 | trimSuffix "-" -}}
 {{- else -}}
-{{- printf "%s-%s" .Release.Name .Chart.Name | trunc 50 | trimSuffix "-" -}}
+{{- printf "%s-%s" .Release.Name $name | trunc 50 | trimSuffix "-" -}}
 {{- end -}}
 {{- end -}}
 
 {{- define "vramcast.selectorLabels" -}}
-app.kubernetes.io/name: {{ .Chart.Name }}
+app.kubernetes.io/name: {{ include "vramcast.name" . }}
 app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end -}}
 
@@ -19,6 +25,7 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{ include "vramcast.selectorLabels" . }}
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 app.kubernetes.io/component: {{ .Values.mode }}
+app.kubernetes.io/part-of: {{ .Chart.Name }}
 app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- with .Values.commonLabels }}
@@ -38,25 +45,29 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end -}}
 {{- end -}}
 
-{{/* v1.31.4-eks-2d5f260 -> v1.31.4: vendors run upstream's scheduler under versions of their own. */}}
+{{/* v1.31.4-eks-2d5f260 -> v1.31.4: upstream publishes no images for vendors' versions. */}}
 {{- define "vramcast.schedulerImage" -}}
 {{- $tag := .Values.scheduler.image.tag | default (regexFind "^v[0-9]+\\.[0-9]+\\.[0-9]+" .Capabilities.KubeVersion.Version) -}}
 {{- printf "%s:%s" .Values.scheduler.image.repository $tag -}}
 {{- end -}}
 
-{{/* Two vramcasts that answer at the same time would promise the same GPU twice. */}}
+{{/* Only mode scheduler elects a leader. Elsewhere two replicas would promise the same GPU twice. */}}
 {{- define "vramcast.replicas" -}}
-{{- if kindIs "invalid" .Values.replicas -}}
+{{- if kindIs "invalid" .Values.replicaCount -}}
 {{- ternary 2 1 (eq .Values.mode "scheduler") -}}
-{{- else if and (ne .Values.mode "scheduler") (gt (int .Values.replicas) 1) -}}
-{{- fail (printf "replicas: %d is not possible in mode %s: two that answer at the same time would promise the same GPU twice. Leave replicas out, or use mode scheduler, where one leads and the others stand by." (int .Values.replicas) .Values.mode) -}}
+{{- else if and (ne .Values.mode "scheduler") (gt (int .Values.replicaCount) 1) -}}
+{{- fail (printf "replicaCount: %d is not possible in mode %s: without leader election two replicas would promise the same GPU twice. Leave replicaCount out, or use mode scheduler." (int .Values.replicaCount) .Values.mode) -}}
 {{- else -}}
-{{- int .Values.replicas -}}
+{{- int .Values.replicaCount -}}
 {{- end -}}
 {{- end -}}
 
-{{/* What was learned. Not made by the chart: an upgrade would write over it. */}}
-{{- define "vramcast.memoryName" -}}
+{{/* The ConfigMap of the learned state. Whoever names another one in the settings creates it and grants the rights. */}}
+{{- define "vramcast.keepsLearnedState" -}}
+{{- if not (hasKey .Values.settings "calibration_config_map") -}}true{{- end -}}
+{{- end -}}
+
+{{- define "vramcast.learnedName" -}}
 {{- printf "%s-learned" (include "vramcast.fullname" .) -}}
 {{- end -}}
 
@@ -64,19 +75,27 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- include "vramcast.fullname" . -}}
 {{- end -}}
 
+{{/* Where the certificates of mode extender come from: secret, cert-manager or helm. */}}
+{{- define "vramcast.certificateSource" -}}
+{{- if and .Values.tls.existingSecret .Values.tls.certManager.enabled -}}
+{{- fail "tls.existingSecret and tls.certManager.enabled exclude each other: set one of them." -}}
+{{- end -}}
+{{- if .Values.tls.existingSecret -}}secret{{- else if .Values.tls.certManager.enabled -}}cert-manager{{- else -}}helm{{- end -}}
+{{- end -}}
+
 {{- define "vramcast.serverName" -}}
 {{- printf "%s.%s.svc" (include "vramcast.fullname" .) .Release.Namespace -}}
 {{- end -}}
 
 {{- define "vramcast.serverSecret" -}}
-{{- ternary .Values.tls.secretName (printf "%s-server-tls" (include "vramcast.fullname" .)) (eq .Values.tls.source "secret") -}}
+{{- .Values.tls.existingSecret | default (printf "%s-server-tls" (include "vramcast.fullname" .)) -}}
 {{- end -}}
 
 {{- define "vramcast.clientSecret" -}}
 {{- printf "%s-client-tls" (include "vramcast.fullname" .) -}}
 {{- end -}}
 
-{{/* One entry of `extenders`, wherever the kube-scheduler runs. */}}
+{{/* An entry of `extenders`, the same wherever the kube-scheduler runs. */}}
 {{- define "vramcast.extenderVerbs" -}}
 filterVerb: filter
 prioritizeVerb: prioritize
@@ -97,7 +116,7 @@ managedResources:
 {{- end }}
 {{- end -}}
 
-{{/* What the cluster's own kube-scheduler needs in its configuration; printed by NOTES.txt. */}}
+{{/* For the configuration of the cluster's own kube-scheduler. NOTES.txt prints it. */}}
 {{- define "vramcast.extenderSnippet" -}}
 extenders:
   - urlPrefix: https://{{ .Values.extender.service.clusterIP | default "CLUSTER-IP" }}:{{ .Values.extender.port }}
@@ -108,19 +127,4 @@ extenders:
       caFile: /etc/kubernetes/vramcast/ca.crt
       certFile: /etc/kubernetes/vramcast/tls.crt
       keyFile: /etc/kubernetes/vramcast/tls.key
-{{- end -}}
-
-{{/* Restricted Pod Security, and a root file system that nobody writes to. */}}
-{{- define "vramcast.containerSecurity" -}}
-allowPrivilegeEscalation: false
-readOnlyRootFilesystem: true
-capabilities: {drop: [ALL]}
-{{- end -}}
-
-{{- define "vramcast.podSecurity" -}}
-runAsNonRoot: true
-runAsUser: 65532
-runAsGroup: 65532
-fsGroup: 65532
-seccompProfile: {type: RuntimeDefault}
 {{- end -}}

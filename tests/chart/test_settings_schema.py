@@ -1,0 +1,74 @@
+"""The chart accepts no setting that the service would refuse at startup."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from tests.chart.settings_schema import SCHEMA, settings_schema, values_schema
+from vramcast.settings import InvalidSettings, Settings, load_settings
+
+VALIDATOR = jsonschema.Draft7Validator(json.loads(SCHEMA.read_text())["definitions"]["settings"])
+FIELDS = settings_schema()["properties"]
+
+
+def test_the_committed_schema_is_current() -> None:
+    assert SCHEMA.read_text() == values_schema(), "run: python -m tests.chart.settings_schema"
+
+
+def probes(field: dict[str, Any]) -> list[Any]:
+    """Values of every type, and around every bound of this field."""
+    edges = [field[key] for key in ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum") if key in field]
+    near = [edge + step for edge in edges for step in (-1, -0.001, 0, 0.001, 1)]
+    words = [
+        "",
+        "x",
+        "a b",
+        "a,b",
+        ",",
+        "a/b",
+        "a/b/c",
+        "/",
+        "{}",
+        "137",
+        "137,",
+        "1.5",
+        "http://a",
+        "http://a,",
+        "ftp://a",
+    ]
+    return [*near, *words, *field.get("enum", []), 0, 1, -1, 0.5, 10**9, True, False, None, [], ["a"], {}, {"a": 1}]
+
+
+def refusal(file: Path, name: str, value: Any) -> str:
+    """What the service reports about this setting in a configuration file; empty if it starts."""
+    file.write_text(json.dumps({name: value}))
+    try:
+        load_settings({"config": str(file)}, {})
+    except InvalidSettings as error:
+        return str(error)
+    return ""
+
+
+@pytest.mark.parametrize("name", Settings.model_fields)
+def test_no_value_passes_the_schema_that_the_service_refuses(name: str, tmp_path: Path) -> None:
+    passed = [value for value in probes(FIELDS[name]) if VALIDATOR.is_valid({name: value})]
+    assert passed, "the schema refuses everything"
+    for value in passed:
+        message = refusal(tmp_path / "settings.yaml", name, value)
+        # A schema cannot know which files exist or which settings need each other.
+        assert not message or "does not point to a file" in message or "tls_" in message, f"{value!r}: {message}"
+
+
+@pytest.mark.parametrize("name", Settings.model_fields)
+def test_the_default_of_every_setting_passes_the_schema(name: str) -> None:
+    default = json.loads(Settings().model_dump_json())[name]
+    assert VALIDATOR.is_valid({name: default}), default
+
+
+def test_an_unknown_setting_is_refused() -> None:
+    assert not VALIDATOR.is_valid({"default_oom_risc": 0.01})
