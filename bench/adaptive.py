@@ -15,7 +15,7 @@ from typing import Protocol
 import numpy as np
 from tests.outcomes.laws import LAWS, MODEL, RISK, Law, finish, runs
 
-from vramcast.forecast.adjustment import UNADJUSTED, Adjustment
+from vramcast.forecast.forecast import UNADJUSTED, Adjustment
 from vramcast.outcomes.calibration import DEFAULT_TUNING, Calibrator
 from vramcast.outcomes.outcome import Outcome
 

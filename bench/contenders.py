@@ -15,9 +15,8 @@ from numpy.typing import NDArray
 from sklearn.ensemble import AdaBoostRegressor, ExtraTreesRegressor, RandomForestRegressor
 from sklearn.tree import DecisionTreeRegressor
 
-from vramcast.forecast.program import NO_WORKSPACE
-from vramcast.forecast.replay import replay
-from vramcast.forecast.weights import optimizer_states
+from vramcast.forecast.physics import optimizer_states
+from vramcast.forecast.replay import NO_WORKSPACE, replay
 from vramcast.task.quantity import MIB
 from vramcast.train.crossval import FOLDS, cross_validate, unseen_medians
 from vramcast.train.dataset import Dataset, deal

@@ -18,9 +18,9 @@ from pathlib import Path
 
 import numpy as np
 
-from vramcast.forecast.artifact import load_artifact
+from vramcast.forecast.catalog import builtin_artifact
 from vramcast.forecast.description import Description, Op, OpKind
-from vramcast.forecast.model import ModelForecaster, builtin_artifact
+from vramcast.forecast.model import ModelForecaster, load_artifact
 from vramcast.hardware.products import context_mib
 from vramcast.names import Product
 from vramcast.task.quantity import GIB, MIB

@@ -15,7 +15,7 @@ from tests.fakes import FakeClock
 from tests.forecast.networks import traced_cnn
 from vramcast.cli.records import COLUMNS, Credentials, RecordsUnavailable, fetch_records, write_records
 from vramcast.errors import InvalidInput
-from vramcast.forecast.profiles import encode_profile
+from vramcast.forecast.description import encode_profile
 from vramcast.task.vocabulary import Architecture, Level, Optimizer
 from vramcast.train.records import Outcome, read_records
 

@@ -17,8 +17,8 @@ from vramcast.cli.forecast import run_forecast
 from vramcast.cli.plot_file import draw_sweeps
 from vramcast.cli.terminal_plot import TerminalPlot
 from vramcast.errors import InvalidInput
+from vramcast.forecast.description import encode_profile
 from vramcast.forecast.forecaster import PhysicsForecaster
-from vramcast.forecast.profiles import encode_profile
 from vramcast.forecast.sweep import parse_sweep
 
 SUMMARY = ("parameters=25.6M", "activations=11.1M", "batch-size=64")

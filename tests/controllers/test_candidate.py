@@ -19,10 +19,10 @@ from tests.outcomes.laws import LAWS, Run, runs
 from vramcast.app import build_service
 from vramcast.controllers.candidate import CandidateTrial
 from vramcast.controllers.learning import Learner
-from vramcast.forecast.adapted import AdaptedForecaster
-from vramcast.forecast.adjustment import UNADJUSTED
-from vramcast.forecast.artifact import MANIFEST, MODEL
-from vramcast.forecast.model import ModelForecaster, builtin_artifact, choose_forecaster
+from vramcast.forecast.forecaster import CalibratedForecaster
+from vramcast.forecast.forecast import UNADJUSTED
+from vramcast.forecast.catalog import builtin_artifact
+from vramcast.forecast.model import MANIFEST, MODEL, ModelForecaster, choose_forecaster
 from vramcast.names import PodUid, Product
 from vramcast.outcomes.comparison import Standing
 from vramcast.outcomes.outcome import Outcome
@@ -62,7 +62,7 @@ class Stage:
         made = load_settings(flags, {})
         home = choose_forecaster(made.artifact, made.default_oom_risk, physics_if_unusable=False)
         self.learner = Learner(home.version, made.calibration)
-        self.forecaster = AdaptedForecaster(home, self.learner.applied)
+        self.forecaster = CalibratedForecaster(home, self.learner.applied)
         self.trial = self.learner.trial = CandidateTrial(made, self.forecaster, home)
         self.trial.poll()
 

@@ -92,10 +92,13 @@ def test_the_size_that_was_taken_is_told_as_an_assumption() -> None:
     [
         (
             {"model": "hf/gpt2", "input_size": "3x224x224"},
-            "reads tokens: give vramcast.dev/sequence-length such as 512",
+            "reads tokens: set vramcast.dev/sequence-length instead, for example 512",
         ),
-        ({"model": "timm/resnet50", "sequence_length": "64"}, "reads images: give vramcast.dev/input-size such as"),
-        ({"model": "timm/resnet50", "input_size": "224"}, "expected the size of an image for timm/resnet50"),
+        (
+            {"model": "timm/resnet50", "sequence_length": "64"},
+            "reads images: set vramcast.dev/input-size instead, for example",
+        ),
+        ({"model": "timm/resnet50", "input_size": "224"}, "expected an image size for timm/resnet50"),
     ],
 )
 def test_a_size_of_the_wrong_kind_says_which_one_the_model_reads(settings: dict[str, str], words: str) -> None:
@@ -141,7 +144,7 @@ def test_the_index_finds_by_words(catalog: Catalog) -> None:
 def test_a_damaged_catalog_says_so(tmp_path: Path) -> None:
     damaged = tmp_path / "catalog.bin"
     damaged.write_bytes(b"not one")
-    with pytest.raises(CatalogUnusable, match="is no catalog of this version"):
+    with pytest.raises(CatalogUnusable, match="is not a catalog of this version"):
         read_catalog(damaged)
     with pytest.raises(CatalogUnusable, match="no catalog at"):
         read_catalog(tmp_path / "nowhere.bin")

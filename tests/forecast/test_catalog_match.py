@@ -10,8 +10,8 @@ from tests.forecast.test_levels import A100, RISK, forecaster, said, told, total
 from vramcast.forecast import catalog as catalogs
 from vramcast.forecast import forecaster as forecasters
 from vramcast.forecast.catalog import CatalogUnusable, Line, builtin_catalog
-from vramcast.forecast.catalog_match import DOUBT, layers_of, match_catalog
-from vramcast.forecast.profiles import encode_profile
+from vramcast.forecast.description import encode_profile
+from vramcast.forecast.summary import MATCH_MARGIN, layers_of, match_catalog
 
 RESNET = "timm/resnet50"
 
@@ -34,7 +34,7 @@ def recognized(words: dict[str, str]) -> Line | None:
 def test_its_numbers_are_as_good_as_its_name() -> None:
     summed, named = said(summary()), said({"model": RESNET})
     assert summed.median_bytes == named.median_bytes
-    assert summed.bound_bytes == pytest.approx(DOUBT * named.bound_bytes, rel=1e-6)
+    assert summed.bound_bytes == pytest.approx(MATCH_MARGIN * named.bound_bytes, rel=1e-6)
     assert any(RESNET in assumption for assumption in summed.assumptions)
 
 
@@ -93,7 +93,7 @@ def test_a_mistaken_network_costs_less_than_the_doubt() -> None:
             mistaken += 1
             instead = forecaster().forecast_network(layers_of(catalog, taken, task), task, A100, RISK)
             own = said({"profile": encode_profile(profile)})
-            assert own.bound_bytes <= DOUBT * instead.bound_bytes, (line.name, taken.name)
+            assert own.bound_bytes <= MATCH_MARGIN * instead.bound_bytes, (line.name, taken.name)
     assert mistaken > 100
 
 

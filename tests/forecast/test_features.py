@@ -12,10 +12,8 @@ import pytest
 
 from tests.forecast.networks import mlp, synthetic_cnn, traced_cnn
 from vramcast.errors import InvalidTask
-from vramcast.forecast.description import parse_profile
-from vramcast.forecast.features import FACTS, Regime, describe
-from vramcast.forecast.profiles import decode_profile, encode_profile
-from vramcast.forecast.tokens import TOKEN_WIDTH, TOKENS
+from vramcast.forecast.description import decode_profile, encode_profile, parse_profile
+from vramcast.forecast.features import FACTS, TOKEN_WIDTH, TOKENS, Regime, describe
 from vramcast.names import Product
 from vramcast.task.task import Task
 from vramcast.task.vocabulary import Architecture, Level, Optimizer

@@ -10,11 +10,10 @@ from typing import Any
 import pytest
 
 from vramcast.forecast.catalog import Line, builtin_catalog
-from vramcast.forecast.description import parse_profile
+from vramcast.forecast.description import encode_profile, parse_profile
 from vramcast.forecast.forecast import Forecast
-from vramcast.forecast.forecaster import RememberingForecaster
+from vramcast.forecast.forecaster import CachingForecaster
 from vramcast.forecast.model import BUILTIN, choose_forecaster
-from vramcast.forecast.profiles import encode_profile
 from vramcast.forecast.summary import summarize
 from vramcast.names import Product
 from vramcast.task.task import Task, parse_task
@@ -29,7 +28,7 @@ FAMILIES = ("cnn", "transformer")
 
 
 @lru_cache
-def forecaster() -> RememberingForecaster:
+def forecaster() -> CachingForecaster:
     return choose_forecaster(BUILTIN, RISK, physics_if_unusable=False)
 
 

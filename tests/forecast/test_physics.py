@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 
 from vramcast.forecast.forecast import Source
 from vramcast.forecast.forecaster import forecast_summary
-from vramcast.forecast.physics import VERSION
-from vramcast.forecast.thumb import bound_factor
+from vramcast.forecast.physics import VERSION, bound_factor
 from vramcast.names import Product
 from vramcast.task.quantity import GIB, MIB
 from vramcast.task.task import Task

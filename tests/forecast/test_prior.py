@@ -10,8 +10,7 @@ from tests.forecast.networks import mlp, synthetic_cnn, traced_cnn
 from vramcast.forecast.allocator import MIB
 from vramcast.forecast.description import parse_profile
 from vramcast.forecast.physics import described_prior, summary_prior
-from vramcast.forecast.program import NO_WORKSPACE, Workspaces
-from vramcast.forecast.replay import replay
+from vramcast.forecast.replay import NO_WORKSPACE, Workspaces, replay
 from vramcast.names import Product
 from vramcast.task.task import Task
 from vramcast.task.vocabulary import Architecture, Kind, Level, Optimizer
@@ -76,4 +75,4 @@ def test_standardized_weights_do_not_grow_with_the_batch() -> None:
         "layers": [[("StdConv2d" if name == "Conv2d" else name), *rest] for name, *rest in plain["layers"]],
     }
     parts = {part.name for part in described_prior(parse_profile(standardized), TASK, A100).parts}
-    assert "kept whatever the batch" in parts
+    assert "batch-independent tensors" in parts

@@ -13,9 +13,8 @@ from tests.forecast.networks import mlp, synthetic_cnn, traced_cnn
 from tests.forecast.reference_allocator import CachingAllocator as PlainAllocator
 from vramcast.forecast.allocator import GRAIN, MIB, CachingAllocator
 from vramcast.forecast.features import describe
-from vramcast.forecast.physics import forget
-from vramcast.forecast.program import NO_WORKSPACE, Workspaces
-from vramcast.forecast.replay import record
+from vramcast.forecast.physics import clear_caches
+from vramcast.forecast.replay import NO_WORKSPACE, Workspaces, record
 from vramcast.names import Product
 from vramcast.train.records import describe_network, make_task
 
@@ -85,7 +84,7 @@ def test_what_is_remembered_of_a_network_changes_nothing(profile: dict[str, Any]
         task = make_task(network, batch, "adam", "fp32")
         for product in (Product("NVIDIA-A100-SXM4-40GB"), Product("NVIDIA-GeForce-RTX-3060")):
             warm = describe(network, task, product)
-            forget()
+            clear_caches()
             cold = describe(network, task, product)
             assert np.array_equal(warm.facts, cold.facts)
             assert np.array_equal(warm.tokens, cold.tokens)

@@ -13,7 +13,7 @@ from vramcast.errors import InvalidInput, InvalidTask
 from vramcast.forecast.forecast import Forecast, Source
 from vramcast.forecast.forecaster import PhysicsForecaster
 from vramcast.forecast.report import usable_mib
-from vramcast.forecast.sweep import Sweep, curve, find_largest, parse_sweep, swept
+from vramcast.forecast.sweep import SweepRange, curve, find_largest, parse_sweep, swept
 from vramcast.names import Product
 from vramcast.task.quantity import MIB
 from vramcast.task.task import Task
@@ -21,7 +21,7 @@ from vramcast.task.vocabulary import Level
 
 T4 = Product("Tesla-T4")
 RESNET = Task(Level.SUMMARY, parameters=25_600_000, activations=11_100_000, batch_size=64)
-BATCHES = Sweep("batch-size", (8, 256))
+BATCHES = SweepRange("batch-size", (8, 256))
 
 
 class Straight:
@@ -116,7 +116,7 @@ def test_a_product_whose_memory_nobody_knows_has_no_largest() -> None:
 
 
 def test_a_curve_has_a_forecast_at_every_value() -> None:
-    points = curve(PhysicsForecaster(0.05), RESNET, T4, Sweep("batch-size", (1, 2, 4)))
+    points = curve(PhysicsForecaster(0.05), RESNET, T4, SweepRange("batch-size", (1, 2, 4)))
     grown = [later.median_bytes - earlier.median_bytes for earlier, later in pairwise(points)]
     assert grown[1] == 2 * grown[0] > 0
 
@@ -128,7 +128,7 @@ def test_a_summarys_activations_grow_with_the_sequence_and_that_is_told() -> Non
 
 
 def test_a_summary_without_a_length_is_told_that_it_needs_one() -> None:
-    with pytest.raises(InvalidTask, match=r"the length that .*activations was counted at"):
+    with pytest.raises(InvalidTask, match=r"the sequence length at which .*activations was counted"):
         swept(RESNET, "sequence-length")
 
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from vramcast.forecast.description import encode_profile
 from vramcast.forecast.forecast import Forecast
-from vramcast.forecast.forecaster import RememberingForecaster
+from vramcast.forecast.forecaster import CachingForecaster
 from vramcast.forecast.model import BUILTIN, choose_forecaster
-from vramcast.forecast.profiles import encode_profile
 from vramcast.names import Product
 from vramcast.profile.building import profile_at
 from vramcast.profile.sources import ModelSource, all_sources
@@ -22,7 +22,7 @@ RUN = {"batch-size": "16", "optimizer": "adamw"}
 
 
 @lru_cache
-def forecaster() -> RememberingForecaster:
+def forecaster() -> CachingForecaster:
     return choose_forecaster(BUILTIN, 0.05, physics_if_unusable=False)
 
 

@@ -7,8 +7,7 @@ import torch
 
 from tests.profiling.nets import TEN, Branching, OnGpuAlone, Pairs, make_pairs, thousand_layers
 from vramcast.errors import InvalidInput
-from vramcast.forecast.description import parse_profile
-from vramcast.forecast.profiles import decode_profile, encode_profile
+from vramcast.forecast.description import decode_profile, encode_profile, parse_profile
 from vramcast.profile.inputs import Inputs, make_call
 from vramcast.profile.profiling import SAMPLES, Untraceable, profile_network
 from vramcast.profile.tracing import trace

@@ -15,9 +15,9 @@ from onnx import numpy_helper
 from tests.forecast.networks import mlp, traced_cnn
 from vramcast.cli.records import write_records
 from vramcast.errors import InvalidInput
-from vramcast.forecast.artifact import MANIFEST, MODEL, load_artifact
-from vramcast.forecast.model import ModelForecaster, builtin_artifact
-from vramcast.forecast.profiles import encode_profile
+from vramcast.forecast.catalog import builtin_artifact
+from vramcast.forecast.description import encode_profile
+from vramcast.forecast.model import MANIFEST, MODEL, ModelForecaster, load_artifact
 from vramcast.names import Product
 from vramcast.outcomes.records import short_hash
 from vramcast.task.task import Task, parse_task

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from vramcast.forecast.features import FACTS, Regime
-from vramcast.forecast.tokens import TOKEN_WIDTH, TOKENS
+from vramcast.forecast.features import FACTS, TOKEN_WIDTH, TOKENS, Regime
 from vramcast.train.export import Ensemble
 from vramcast.train.network import ForecastNetwork, Shape
 from vramcast.train.stacked import Stacked

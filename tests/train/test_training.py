@@ -12,12 +12,10 @@ from typing import Any
 import pytest
 
 from tests.forecast.networks import mlp, traced_cnn
-from vramcast.forecast.artifact import MANIFEST, MODEL, ArtifactUnusable, load_artifact
-from vramcast.forecast.description import parse_profile
+from vramcast.forecast.description import encode_profile, parse_profile
 from vramcast.forecast.forecaster import PhysicsForecaster
-from vramcast.forecast.model import ModelForecaster, choose_forecaster
+from vramcast.forecast.model import MANIFEST, MODEL, ArtifactUnusable, ModelForecaster, choose_forecaster, load_artifact
 from vramcast.forecast.physics import described_prior
-from vramcast.forecast.profiles import encode_profile
 from vramcast.names import Product
 from vramcast.task.task import Task
 from vramcast.task.vocabulary import Architecture, Level

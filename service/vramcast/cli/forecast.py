@@ -18,7 +18,7 @@ from vramcast.errors import InvalidInput, InvalidTask
 from vramcast.forecast.forecast import Forecaster
 from vramcast.forecast.report import COMMON_PRODUCTS, ProductReport, report, report_json
 from vramcast.forecast.report_tables import new_console, parts_table, products_table
-from vramcast.forecast.sweep import Sweep
+from vramcast.forecast.sweep import SweepRange
 from vramcast.names import Product
 from vramcast.task.task import Task, describe
 
@@ -30,7 +30,7 @@ def run_forecast(
     gpus: Sequence[str],
     output: str,
     forecaster: Forecaster,
-    sweep: Sweep | None = None,
+    sweep: SweepRange | None = None,
     plot: Path | None = None,
 ) -> None:
     """Raises InvalidInput with every mistake of every file."""
@@ -91,7 +91,7 @@ def _told(found: FoundTemplate, forecaster: Forecaster, task: Task, products: Se
 
 
 def _swept(
-    found: FoundTemplate, forecaster: Forecaster, task: Task, products: Sequence[Product], sweep: Sweep
+    found: FoundTemplate, forecaster: Forecaster, task: Task, products: Sequence[Product], sweep: SweepRange
 ) -> SweepReport:
     try:
         return sweep_task(forecaster, task, products, sweep)

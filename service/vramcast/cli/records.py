@@ -17,7 +17,7 @@ from typing import Any
 import urllib3
 
 from vramcast.errors import InvalidInput, WorldUnavailable
-from vramcast.forecast.profiles import unpack_profile
+from vramcast.forecast.description import unpack_profile
 from vramcast.task.quantity import MIB
 from vramcast.task.run_status import Ending
 

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from vramcast.cli.terminal_plot import Point, TerminalPlot
 from vramcast.forecast.forecast import Forecast, Forecaster
-from vramcast.forecast.sweep import Largest, Sweep, curve, find_largest
+from vramcast.forecast.sweep import Largest, SweepRange, curve, find_largest
 from vramcast.names import Product
 from vramcast.task.quantity import GIB
 from vramcast.task.task import Task
@@ -32,7 +32,7 @@ _BESIDE = ("NVIDIA-", "Tesla-", "GeForce-", "-SXM2", "-SXM3", "-SXM4", "-PCIE", 
 class SweepReport:
     """`points` are of one product, as the curves of others differ little; every product has its own `largest`."""
 
-    sweep: Sweep
+    sweep: SweepRange
     product: Product
     points: list[Forecast]
     largest: list[Largest]
@@ -59,7 +59,7 @@ class SweepReport:
             left = left[len(same) :]
 
 
-def sweep_task(forecaster: Forecaster, task: Task, products: Sequence[Product], sweep: Sweep) -> SweepReport:
+def sweep_task(forecaster: Forecaster, task: Task, products: Sequence[Product], sweep: SweepRange) -> SweepReport:
     """Raises InvalidTask where the description says nothing about how memory follows the key."""
     drawn = _DRAWN if _DRAWN in products else products[0]
     points = curve(forecaster, task, drawn, sweep)

@@ -18,12 +18,11 @@ from typing import Any
 import structlog
 
 from vramcast.errors import InvalidTask
-from vramcast.forecast.adapted import AdaptedForecaster, adjust
-from vramcast.forecast.adjustment import Adjustment
-from vramcast.forecast.artifact import MANIFEST, load_artifact
+from vramcast.forecast.forecaster import CalibratedForecaster, adjust
+from vramcast.forecast.forecast import Adjustment
 from vramcast.forecast.forecast import Forecast
-from vramcast.forecast.forecaster import RememberingForecaster
-from vramcast.forecast.model import ModelForecaster
+from vramcast.forecast.forecaster import CachingForecaster
+from vramcast.forecast.model import MANIFEST, ModelForecaster, load_artifact
 from vramcast.outcomes.calibration import Calibrator
 from vramcast.outcomes.comparison import Comparison, Standing, comparison_json, read_comparison, retell
 from vramcast.outcomes.learned import cell_json, read_cell
@@ -41,7 +40,7 @@ Offload = Callable[..., Awaitable[Any]]
 
 @dataclass(slots=True)
 class Candidate:
-    base: RememberingForecaster
+    base: CachingForecaster
     calibrator: Calibrator
     comparison: Comparison = field(default_factory=Comparison)
 
@@ -62,7 +61,7 @@ class _Waiting:
 class CandidateTrial:
     """Lives on the event loop, but for `load`, which runs on a worker, as forecasts do."""
 
-    def __init__(self, settings: Settings, adapted: AdaptedForecaster, home: RememberingForecaster) -> None:
+    def __init__(self, settings: Settings, adapted: CalibratedForecaster, home: CachingForecaster) -> None:
         self.settings = settings
         self.adapted = adapted
         self.home = self.active = home  # home: the artifact of the settings
@@ -205,7 +204,7 @@ class CandidateTrial:
         self._waiting.clear()
         return self._seat(candidate.base, candidate.calibrator)
 
-    def _seat(self, base: RememberingForecaster, calibrator: Calibrator) -> Calibrator:
+    def _seat(self, base: CachingForecaster, calibrator: Calibrator) -> Calibrator:
         self.active = base
         self.revision += 1
         self.adapted.adopt(base, calibrator if self._calibrates else None)

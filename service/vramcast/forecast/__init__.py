@@ -1,4 +1,4 @@
-"""The forecast behind its seam, and a call for notebooks: `vramcast.forecast(model, inputs, batch_size=...)`."""
+"""GPU memory forecasts. In a notebook, call the package: `vramcast.forecast(model, inputs, batch_size=...)`."""
 
 from __future__ import annotations
 
@@ -9,10 +9,8 @@ from typing import Any
 
 
 class _Callable(ModuleType):
-    """The package is named as what it does, so calling it does that."""
-
     def __call__(self, model: Any, inputs: Any = None, **settings: Any) -> Any:
-        # By name: what serves never imports what needs torch, and tracing is for who calls this.
+        # Imported by name, because the profile package needs torch and serving must not depend on it.
         return import_module("vramcast.profile.notebook").forecast(model, inputs, **settings)
 
 

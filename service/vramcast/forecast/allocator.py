@@ -1,12 +1,15 @@
-"""PyTorch's caching allocator, replayed: what `nvidia-smi` shows is what it reserved, not what tensors take.
+"""PyTorch's caching allocator: `nvidia-smi` shows what it reserved, which is more than what the tensors take.
 
-The rules that matter for the peak: sizes round to 512 B; up to 1 MiB is cut from 2 MiB segments, below 10 MiB from
-20 MiB segments, and the rest gets a segment of its own rounded to 2 MiB; the best fit among cached blocks is taken
-and split; neighbours that are free merge; segments are never given back while the GPU has room.
+The rules that decide the peak:
+- sizes round up to 512 B;
+- up to 1 MiB is cut from 2 MiB segments, below 10 MiB from 20 MiB segments, and larger blocks get their own segment,
+  rounded up to 2 MiB;
+- the best-fitting cached block is taken and split, and free neighbours merge;
+- segments are never returned while the GPU has room.
 
-A forecast replays some thousand events, so they run in one loop without calls, on whole grains. A block is a list that
-sorts by size, then by address: it lies in the list of free blocks itself. (Blocks as one number each, with their
-neighbours in dictionaries, were slower.)
+A forecast replays a few thousand events, so they run in one loop without calls, in units of 512 B. A block is a list
+that sorts by size, then by address, so the sorted list of free blocks holds the blocks themselves. (Blocks encoded as
+one number, with neighbours in dictionaries, were slower.)
 """
 
 from __future__ import annotations
@@ -22,15 +25,15 @@ _SMALL_SEGMENT = 2 * MIB
 _LARGE_SEGMENT = 20 * MIB
 _OWN_SEGMENT_FROM = 10 * MIB
 _SEGMENT_GRAIN = 2 * MIB
-# Segments lie far apart, so that addresses also say which segment is older.
+# Segments are far apart and addresses grow, so a lower address means an older segment.
 _SEGMENT_GAP = 1 << 40
 _SMALL_GRAINS = SMALL_LIMIT // GRAIN
 
-_Block = list[Any]  # size, address, block before, block after, whether it is free
+_Block = list[Any]  # size, address, previous block, next block, is it free
 
 
 class CachingAllocator:
-    """`reserved_bytes` only grows, as on a GPU with room."""
+    """`reserved_bytes` only grows, as on a GPU with free memory."""
 
     __slots__ = (
         "_free_large", "_free_small", "_held", "_made", "_next", "active_bytes", "peak_active_bytes",
@@ -48,7 +51,7 @@ class CachingAllocator:
         self.peak_active_bytes = 0
 
     def malloc(self, size_bytes: int) -> int:
-        """A tensor, to be given to `free`."""
+        """Returns a tensor number for `free`."""
         self._made += 1
         self.replay([-(-max(1, size_bytes) // GRAIN)], [self._made])
         return self._made
@@ -57,7 +60,7 @@ class CachingAllocator:
         self.replay([0], [tensor])
 
     def replay(self, sizes: Sequence[int], tensors: Sequence[int]) -> None:  # noqa: PLR0912, PLR0915  # no calls
-        """Event by event: a tensor's size in grains, 0 to free it, or less than 0 where it is held for a moment."""
+        """One event per entry: a positive size (in grains) allocates, 0 frees, a negative one allocates and frees."""
         free_small, free_large, held = self._free_small, self._free_large, self._held
         active, peak, address = self.active_bytes // GRAIN, self.peak_active_bytes // GRAIN, self._next
         for size, tensor in zip(sizes, tensors, strict=True):
@@ -107,7 +110,7 @@ class CachingAllocator:
                 block[4] = True
                 insort(free, block)
             else:
-                # What is freed at once leaves the blocks as they were, unless it needed a new segment.
+                # A temporary tensor leaves the blocks unchanged, unless it needs a new segment.
                 small = -size <= _SMALL_GRAINS
                 free = free_small if small else free_large
                 if not free or free[-1][0] < -size:
@@ -119,7 +122,7 @@ class CachingAllocator:
         self.active_bytes, self.peak_active_bytes, self._next = active * GRAIN, peak * GRAIN, address
 
     def _reserve(self, grains: int) -> int:
-        """The segment that a block of this size is cut from, in grains."""
+        """Reserves a segment for a block of this size. Returns the segment's size in grains."""
         size = grains * GRAIN
         if size <= SMALL_LIMIT:
             segment = _SMALL_SEGMENT

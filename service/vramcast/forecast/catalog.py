@@ -1,7 +1,11 @@
-"""Models known by name: one file with an index in front and an entry for each, opened when the first name is asked for.
+"""Models known by name: one file with an index, then one compressed entry per model.
 
-An entry is a traced profile and how its figures grow with the size of the input (`scaling`). It is unpacked when it is
-asked for, and what was described is remembered by the sizes that were asked for.
+The file is read on the first lookup. An entry is unpacked on demand, and the result is cached by name and size.
+
+An entry is a profile traced at one size, with exponents for other image sizes and sequence lengths. The builder traces
+each network at two or three sizes. Each figure of a layer grows with a power of the size: a convolution with the area,
+a linear layer with the tokens, an attention matrix with their square. Totals are kept at every traced size and
+interpolated.
 """
 
 from __future__ import annotations
@@ -20,31 +24,34 @@ from typing import Any
 
 from vramcast.errors import FieldError, InvalidTask, WorldUnavailable
 from vramcast.forecast.description import Description, parse_profile, unfold_layers
-from vramcast.forecast.scaling import scaled_profile
 from vramcast.task.vocabulary import PREFIX
 
 FILE = "catalog.bin"
 MAGIC = b"vramcast catalog 2\n"
 _LENGTH = struct.Struct("<I")
 _NEAREST = 4
-# Exponents hold near where they were found.
+# The exponents are only valid near the traced size.
 _MOST_GROWTH = 4096.0
+# An entry's layer has one field more than a profile's: the index of its exponents in `growths`.
+_GROWTH = 9
+_TOTALS = ("kept", "fused", "largest")
+_CACHE_SIZE = 1024
 SOURCES = ("timm", "torchvision", "hf", "diffusers")
 
 
 class CatalogUnusable(WorldUnavailable):
-    """Missing or damaged."""
+    """The file is missing or damaged."""
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """What the index says of a model."""
+    """A model's line in the index."""
 
     name: str
     family: str
     parameters: int
     layers: int
-    activations: int  # elements per sample at the size below, as a summary tells them
+    activations: int  # elements per sample at the traced size, as in a summary
     input_shape: tuple[int, ...] | None
     sequence_length: int | None
     start: int
@@ -53,7 +60,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """A model at a size; `assumptions` tell which size was taken where none was given."""
+    """A model at a size; `assumptions` names the default size if none was given."""
 
     network: Description
     assumptions: tuple[str, ...]
@@ -74,47 +81,47 @@ class Catalog:
         return len(self._lines)
 
     def lines(self, search: str = "") -> Iterator[Line]:
-        """Every model whose name has all the words."""
+        """Every model whose name contains all the words."""
         words = search.lower().split()
         return (line for name, line in self._lines.items() if all(word in name.lower() for word in words))
 
     def find(self, name: str) -> Line | None:
-        """By its name, however it is spelled: case, a timm tag or the organization on the hub do not matter."""
+        """Ignores case, a timm tag and the hub organization."""
         known = self._lines.get(name)
         return known if known is not None else self._lines.get(self._by_plain_name.get(plain(name), ""))
 
     def with_layers(self, count: int) -> Sequence[Line]:
-        """Every model of so many layers."""
+        """Every model with this many layers."""
         return self._by_layers.get(count, ())
 
     def nearest(self, name: str) -> list[str]:
-        """Names to suggest: the same model of another source first."""
-        asked = plain(name)
-        bare = asked.rsplit("/", maxsplit=1)[-1]
+        """Names to suggest, starting with the same model from another source."""
+        wanted = plain(name)
+        bare = wanted.rsplit("/", maxsplit=1)[-1]
         same = [full for at, full in self._by_plain_name.items() if at.rsplit("/", maxsplit=1)[-1] == bare]
-        near = get_close_matches(asked, self._by_plain_name, n=_NEAREST, cutoff=0.6)
-        prefix = asked.partition("/")[0]
+        near = get_close_matches(wanted, self._by_plain_name, n=_NEAREST, cutoff=0.6)
+        prefix = wanted.partition("/")[0]
         own = [at for at in self._by_plain_name if at.startswith(f"{prefix}/{bare}")][:_NEAREST]
         return list(dict.fromkeys([*same, *(self._by_plain_name[at] for at in [*near, *own])]))[:_NEAREST]
 
     def describe(self, name: str, input_size: tuple[int, ...] | None, sequence_length: int | None) -> Named:
-        """Raises InvalidTask that names the annotation, and the nearest names of a model that is not known."""
+        """Raises InvalidTask, which names the annotation and suggests names for an unknown model."""
         key = (name, input_size, sequence_length)
         known = self._described.get(key)
         if known is None:
             known = self._describe(self._known(name), input_size, sequence_length)
             with self._lock:
-                if len(self._described) >= 1024:
+                if len(self._described) >= _CACHE_SIZE:
                     del self._described[next(iter(self._described))]
                 self._described[key] = known
         return known
 
     def profile(self, line: Line, input_size: tuple[int, ...] | None, length: int | None) -> dict[str, Any]:
-        """As JSON, at these sizes or at those that it was traced at."""
+        """As JSON, at these sizes, or by default at the traced ones."""
         entry = self.entry(line)
         shape = input_size or line.input_shape
         tokens = length or line.sequence_length
-        profile = scaled_profile(entry, _ratio(line, shape, tokens))
+        profile = _scaled(entry, _ratio(line, shape, tokens))
         sizes = {"input_shape": list(shape) if shape else None, "sequence_length": tokens}
         return profile | {name: size for name, size in sizes.items() if size is not None}
 
@@ -129,8 +136,8 @@ class Catalog:
             near = self.nearest(name)
             meant = f"did you mean {', '.join(near)}?" if near else f"names start with {'/, '.join(SOURCES)}/"
             raise InvalidTask([
-                FieldError(f"{PREFIX}model", name, f"no model of the catalog has this name; {meant} `vramcast catalog` "
-                           f"lists all {len(self)}; or run `vramcast profile` on your own, or give {PREFIX}gpu-memory")
+                FieldError(f"{PREFIX}model", name, f"no model in the catalog has this name; {meant} `vramcast catalog` "
+                           f"lists all {len(self)}. Or run `vramcast profile` on your model, or set {PREFIX}gpu-memory")
             ])  # fmt: skip
         return line
 
@@ -139,7 +146,7 @@ class Catalog:
             shape, assumptions = _image_size(line, input_size, length)
             return Named(parse_profile(self.profile(line, shape, None)), assumptions)
         if input_size is not None and line.input_shape is None:
-            wrong = f"{line.name} reads tokens: give {PREFIX}sequence-length such as {line.sequence_length}"
+            wrong = f"{line.name} reads tokens: set {PREFIX}sequence-length instead, for example {line.sequence_length}"
             raise InvalidTask([FieldError(f"{PREFIX}input-size", _shown(input_size), wrong)])
         assumptions = () if length else (f"sequence-length {line.sequence_length}",)
         return Named(parse_profile(self.profile(line, None, length)), assumptions)
@@ -150,13 +157,13 @@ def _image_size(
 ) -> tuple[tuple[int, ...], tuple[str, ...]]:
     assert line.input_shape is not None  # noqa: S101 - the builder writes one of the two
     if length is not None:
-        wrong = f"{line.name} reads images: give {PREFIX}input-size such as {_shown(line.input_shape)}"
+        wrong = f"{line.name} reads images: set {PREFIX}input-size instead, for example {_shown(line.input_shape)}"
         raise InvalidTask([FieldError(f"{PREFIX}sequence-length", str(length), wrong)])
     if input_size is None:
         return line.input_shape, (f"input-size {_shown(line.input_shape)}",)
     growth = math.prod(input_size[1:]) / math.prod(line.input_shape[1:]) if input_size[1:] else 0.0
     if len(input_size) != len(line.input_shape) or not 1 / _MOST_GROWTH < growth < _MOST_GROWTH:
-        wrong = f"expected the size of an image for {line.name} such as {_shown(line.input_shape)}"
+        wrong = f"expected an image size for {line.name}, for example {_shown(line.input_shape)}"
         raise InvalidTask([FieldError(f"{PREFIX}input-size", _shown(input_size), wrong)])
     return input_size, ()
 
@@ -173,7 +180,7 @@ def _ratio(line: Line, shape: tuple[int, ...] | None, tokens: int | None) -> flo
 
 
 def plain(name: str) -> str:
-    """`hf/meta-llama/Llama-2-7b-hf` and `timm/resnet50.a1_in1k` are known without organization and tag."""
+    """`hf/meta-llama/Llama-2-7b-hf` and `timm/resnet50.a1_in1k` without organization and tag, in lower case."""
     source, _, rest = name.strip().lower().partition("/")
     bare = rest.rsplit("/", maxsplit=1)[-1]
     if source == "timm":
@@ -182,7 +189,7 @@ def plain(name: str) -> str:
 
 
 def write_catalog(path: Path, entries: Mapping[str, Mapping[str, Any]]) -> None:
-    """`entries` have a `summary` (layers, activations) for the index; their layers may be folded."""
+    """Each entry needs a `summary` (layers, activations) for the index; its layers may be folded."""
     index, blobs, start = [], [], 0
     for name, entry in sorted(entries.items()):
         blob = zlib.compress(json.dumps({k: v for k, v in entry.items() if k != "summary"}).encode(), 9)
@@ -208,7 +215,7 @@ def read_catalog(path: Path) -> Catalog:
         rows = json.loads(zlib.decompress(data[start : start + length]))
         return Catalog({row[0]: _line(row) for row in rows}, data[start + length :])
     except (ValueError, TypeError, struct.error, zlib.error) as error:
-        raise CatalogUnusable(f"{path} is no catalog of this version: {error}") from error
+        raise CatalogUnusable(f"{path} is not a catalog of this version: {error}") from error
 
 
 def _line(row: list[Any]) -> Line:
@@ -219,7 +226,72 @@ def _line(row: list[Any]) -> Line:
 
 @lru_cache(maxsize=1)
 def builtin_catalog() -> Catalog:
+    return read_catalog(builtin_artifact() / FILE)
+
+
+def builtin_artifact() -> Path:
     """Inside the installed package; in a checkout, at its top."""
     package = Path(__file__).parents[1]
     inside = package / "model_artifacts"
-    return read_catalog((inside if inside.is_dir() else package.parents[1] / "model_artifacts") / FILE)
+    return inside if inside.is_dir() else package.parents[1] / "model_artifacts"
+
+
+# ---------------------------------------------------------------------- a profile at another size
+
+
+def _scaled(entry: Mapping[str, Any], ratio: float) -> dict[str, Any]:
+    """The profile at `ratio` times the traced area, or tokens. Expects unfolded layers."""
+    totals = dict(zip(_TOTALS, (_total(entry["totals"], at, ratio) for at in range(1, 4)), strict=True))
+    layers = entry["layers"] if ratio == 1.0 else [_grown(layer, entry["growths"], ratio) for layer in entry["layers"]]
+    profile = {
+        "id": entry["id"],
+        "family": entry["family"],
+        "parameters": entry["parameters"],
+        "buffers": entry["buffers"],
+        "saved_bytes_per_sample": totals["kept"] + totals["fused"],
+        "largest_saved_bytes_per_sample": totals["largest"],
+        "layers": [layer[:_GROWTH] for layer in layers],
+    }
+    return profile | ({"fused_attention_bytes_per_sample": totals["fused"]} if totals["fused"] else {})
+
+
+def _total(points: Sequence[Sequence[float]], at: int, ratio: float) -> int:
+    """Points are (ratio, kept, fused, largest); the first is the base size."""
+    known = {float(point[0]): float(point[at]) for point in points}
+    if ratio in known or len(known) == 1:
+        return round(known.get(ratio, known[1.0] * ratio))
+    if len(known) == 2:
+        return round(_by_power(known, ratio))
+    return max(0, round(_by_curve(known, ratio)))
+
+
+def _by_power(known: Mapping[float, float], ratio: float) -> float:
+    """For images: a power law, so that rounding at one size does not bend the curve."""
+    (_, value), (other, grown) = known.items()
+    if value <= 0 or grown <= 0:
+        return value
+    return float(value * ratio ** (math.log(grown / value) / math.log(other)))
+
+
+def _by_curve(known: Mapping[float, float], ratio: float) -> float:
+    """For tokens: exactly a quadratic."""
+    places = list(known)
+    return sum(
+        known[at] * math.prod((ratio - other) / (at - other) for other in places if other != at) for at in places
+    )
+
+
+def _grown(layer: Sequence[Any], growths: Sequence[Sequence[float]], ratio: float) -> list[Any]:
+    """Elements stay a whole multiple of the shape, which is how per-sample tensors are told from static ones."""
+    repeats_power, input_power, *shape_powers = growths[layer[_GROWTH]]
+    out, given, shape = layer[1], layer[6], layer[7]
+    size = max(1, math.prod(shape))
+    repeats = out / size
+    if repeats_power:
+        repeats = max(1, round(repeats * ratio**repeats_power))
+    new_shape = [max(1, round(side * ratio**power)) for side, power in zip(shape, shape_powers, strict=True)]
+    grown = list(layer)
+    grown[1] = round(repeats * math.prod(new_shape))
+    grown[6] = round(given * ratio**input_power)
+    grown[7] = new_shape
+    return grown

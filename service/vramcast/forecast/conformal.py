@@ -1,9 +1,9 @@
-"""From a median and a spread to a bound whose risk is kept: one-sided conformal factors.
+"""One-sided conformal factors: they turn a median and a spread into a bound that keeps its risk.
 
-A score is by how many spreads a run exceeded its median forecast (in logarithms). The factor for a risk is the
-quantile of the scores of runs that the model had not seen. Runs that died of OOM count with the score that their
-GPU's size proves, which is a floor. Cells are (product, family, what is known), and where a cell has seen too little
-the next wider one answers.
+A run's score is how many spreads it exceeded its median forecast by, in logarithms. The factor for a risk is the
+quantile of the scores of runs that the model had not seen. A run killed by OOM has the score that its GPU's size
+implies, which is a lower limit. Cells are (product, family, regime). A cell with too few scores is left out, and the
+next wider one is used.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
 RISKS = (0.5, 0.1, 0.05, 0.01, 0.001)
-# The correction for small samples keeps the risk with any number of scores; fewer than this rest on one or two nets.
+# The finite-sample correction keeps the risk with any number of scores, but fewer come from only one or two networks.
 MIN_SCORES = 40
-# A spread narrower than this is rounding: one allocator block of a small run.
+# Anything narrower is rounding: one allocator block of a small run.
 MIN_SPREAD = 0.0008
-# From here on a forecast says that it looks beyond what the model was trained on.
+# From here on a forecast warns that the task is unlike the training data.
 NOVEL = 0.5
 NOVEL_MARGIN = 0.3
 _ANY = "*"
@@ -26,7 +26,7 @@ _ANY = "*"
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """Where a run belongs; wider cells are made by forgetting."""
+    """The group of runs that a run is calibrated with."""
 
     product: str
     family: str
@@ -42,13 +42,13 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Factors:
-    """By risk, how many spreads above the median the bound stands; `scores` says on how many runs that rests."""
+    """By risk, the bound's distance from the median in spreads; `scores` is the number of runs behind it."""
 
     scores: int
     by_risk: Mapping[float, float]
 
     def margin(self, spreads: Spreads, risk: float) -> float:
-        """In logarithms; never less for less risk. Between the table's risks, straight on a logarithmic scale."""
+        """In logarithms, interpolated linearly in log(risk). A lower risk never has a smaller margin."""
         risks = sorted(self.by_risk, reverse=True)
         margins = list(accumulate((spreads.at(known) * self.by_risk[known] for known in risks), max))
         clamped = min(max(risk, risks[-1]), risks[0])
@@ -63,7 +63,7 @@ class Calibration:
     cells: Mapping[str, Factors]
 
     def factors(self, cell: Cell) -> Factors:
-        """The narrowest cell that has seen enough."""
+        """From the narrowest cell that has enough scores."""
         for key in cell.widening():
             found = self.cells.get(key)
             if found is not None:
@@ -73,7 +73,7 @@ class Calibration:
 
 @dataclass(frozen=True, slots=True)
 class Spreads:
-    """Widths of the upper tail in logarithms, by risk; bounds at other risks use the nearest."""
+    """Widths of the upper tail in logarithms, by risk; other risks use the nearest one."""
 
     by_risk: Mapping[float, float]
 
@@ -83,17 +83,17 @@ class Spreads:
 
 
 def bound(median_bytes: float, spreads: Spreads, factors: Factors, risk: float, novelty: float) -> float:
-    """Never below the median; a description far from the training data gets a wider spread.
+    """Never below the median. The further a task is from the training data, the wider its spread.
 
-    Beyond `NOVEL` a margin comes on top: where replays are exact the spread is next to nothing, and any multiple of it
-    would still be.
+    Beyond `NOVEL` a fixed margin is added: where replays are exact the spread is nearly zero, and so is any multiple
+    of it.
     """
     log_margin = factors.margin(spreads, risk) * (1.0 + novelty) + NOVEL_MARGIN * max(0.0, novelty - NOVEL)
     return median_bytes * math.exp(max(0.0, log_margin))
 
 
 def calibrate(scored: Iterable[tuple[Cell, Mapping[float, float]]]) -> Calibration:
-    """From runs outside the training data: their cell, and their score at each risk's spread."""
+    """From runs that were not trained on: their cell, and their score at each risk's spread."""
     gathered: dict[str, list[Mapping[float, float]]] = {}
     for cell, scores in scored:
         for key in cell.widening():
@@ -107,7 +107,7 @@ def calibrate(scored: Iterable[tuple[Cell, Mapping[float, float]]]) -> Calibrati
 
 
 def conformal_quantile(scores: Sequence[float], risk: float) -> float:
-    """The score that a new run exceeds with probability `risk` at most; the largest where there are too few."""
+    """The score that a new run exceeds with probability at most `risk`; the largest if there are too few scores."""
     ordered = sorted(scores)
     rank = math.ceil((len(ordered) + 1) * (1.0 - risk))
     return ordered[min(rank, len(ordered)) - 1]

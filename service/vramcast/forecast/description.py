@@ -1,26 +1,37 @@
-"""What is known of a network, layer by layer: the input of the physics prior and of the features.
+"""What is known about a network, layer by layer: the input of the physics prior and of the features.
 
-Two kinds of description arrive here. A *traced* one lists leaf modules with shapes and the bytes that autograd
-keeps, but not the functional operations between them. A *replayable* one is the whole graph: every operation with
-the operations that it reads, so that a training step can be replayed allocation by allocation.
+There are two kinds of description. A *traced* one lists leaf modules with their shapes, and the bytes that autograd
+saves, but not the functional operations between modules. A *replayable* one is the whole graph: every operation and its
+inputs, so a training step can be replayed allocation by allocation.
+
+As an annotation, a profile is `v1:` and its JSON, compressed, in URL-safe base64. The number is the version of the
+format. A newer version is refused by name: a description that is only half understood gives a wrong forecast.
 """
 
 from __future__ import annotations
 
+import base64
+import binascii
+import json
 import math
+import re
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from vramcast.errors import InvalidInput
+from vramcast import __version__
+from vramcast.errors import FieldError, InvalidInput, InvalidTask
+from vramcast.task.vocabulary import PREFIX
 
 
 class OpKind(IntEnum):
-    """What an operation keeps for the backward pass, told by its kind."""
+    """Decides what an operation saves for the backward pass."""
 
     CONV = 0
     DEPTHWISE = 1
@@ -29,7 +40,7 @@ class OpKind(IntEnum):
     LINEAR = 4
     BATCH_NORM = 5
     LAYER_NORM = 6
-    KEEPS_OUTPUT = 7  # ReLU, tanh, sigmoid: the gradient is told from the result
+    KEEPS_OUTPUT = 7  # ReLU, tanh, sigmoid: the gradient needs the result
     KEEPS_INPUT = 8  # GELU, SiLU, ...: the gradient needs the argument
     DROPOUT = 9
     POOL = 10
@@ -43,7 +54,7 @@ CONVOLUTIONS = (OpKind.CONV, OpKind.DEPTHWISE, OpKind.POINTWISE, OpKind.GROUPED)
 
 
 def among(*kinds: OpKind) -> NDArray[np.bool_]:
-    """A table to index with kinds: whether a kind is one of these. Much faster than a search per layer."""
+    """A lookup table, indexed by kind. Much faster than a search per layer."""
     table = np.zeros(len(OpKind), dtype=np.bool_)
     table[list(kinds)] = True
     return table
@@ -56,9 +67,14 @@ _KEEPS_INPUT = frozenset({
     "GELU", "SiLU", "Mish", "Softplus", "ELU", "SELU", "LeakyReLU", "PReLU", "Hardswish", "GELUTanh", "QuickGELU",
     "GammaAct", "NewGELUActivation",
 })  # fmt: skip
-# A profile of a network has thousands at most; more is a damaged or a hostile one.
+# Real networks have thousands of layers at most; more means a damaged or hostile profile.
 MAX_LAYERS = 100_000
 _LONGEST_BLOCK = 64
+_FORMAT = 1
+_MARK = f"v{_FORMAT}:"
+_ANY_MARK = re.compile(r"v(\d{1,4}):")
+# No network's profile fits into 64 KiB and unpacks to more than this.
+_MAX_JSON_BYTES = 8 << 20
 _VIEWS = frozenset({"Identity", "Flatten", "Permute"})
 
 
@@ -79,14 +95,14 @@ class Op:
     channels_out: int = 0
     positions: int = 0  # output pixels or tokens
     shape: tuple[int, ...] = ()
-    inputs: tuple[int, ...] = ()  # operations that it reads; -1 is the network's input
+    inputs: tuple[int, ...] = ()  # indices of the operations it reads; -1 is the network's input
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Description:
-    """A network; `saved_bytes_per_sample` is None where nobody traced it.
+    """A network; `saved_bytes_per_sample` is None if it was not traced.
 
-    Equal only to itself: what was computed of it is remembered by it, and comparing layers would cost as much.
+    Compared by identity: it is a cache key, and comparing layers would cost as much as the cached work.
     """
 
     ops: tuple[Op, ...]
@@ -96,13 +112,13 @@ class Description:
     buffers: int = 0
     saved_bytes_per_sample: int | None = None
     largest_saved_bytes_per_sample: int | None = None
-    fused_attention_bytes_per_sample: int | None = None  # of the saved bytes, where a trace has told them apart
+    fused_attention_bytes_per_sample: int | None = None  # part of the saved bytes, if the trace separated them
     sequence_length: int | None = None
     replayable: bool = False
 
 
 def kind_of(type_name: str, groups: int, channels_in: int, kernel: int) -> OpKind:
-    """The kind of an operation by the name of its class."""
+    """The kind of an operation, from its class name."""
     lowered = type_name.lower()
     if "conv" in lowered and "norm" not in lowered:
         return _convolution(groups, channels_in, kernel)
@@ -138,9 +154,9 @@ def _convolution(groups: int, channels_in: int, kernel: int) -> OpKind:
 
 
 def parse_profile(profile: Mapping[str, Any]) -> Description:
-    """A profile as JSON: `layers` of six fields (a plain chain) or nine (traced leaf modules with shapes).
+    """A profile as JSON: `layers` have six fields (a plain chain) or nine (traced leaf modules with shapes).
 
-    `[count, [layer, ...]]` among them is a block that comes so many times in a row.
+    `[count, [layer, ...]]` is a block that repeats `count` times.
     """
     try:
         layers = unfold_layers(profile["layers"])
@@ -159,17 +175,17 @@ def parse_profile(profile: Mapping[str, Any]) -> Description:
             replayable=not traced,
         )
     except (KeyError, TypeError, ValueError, IndexError) as error:
-        raise InvalidInput(f"profile {profile.get('id', '')!r} is not one: {error!r}") from error
+        raise InvalidInput(f"profile {profile.get('id', '')!r} is malformed: {error!r}") from error
 
 
 def unfold_layers(layers: Sequence[Sequence[Any]]) -> list[Sequence[Any]]:
-    """With every block as many times as it comes."""
+    """Writes out every repeated block."""
     unfolded: list[Sequence[Any]] = []
     for layer in layers:
         if isinstance(layer[0], int):
             count, block = layer
             if count * len(block) > MAX_LAYERS:
-                raise ValueError(f"a block of {len(block)} layers comes {count} times")
+                raise ValueError(f"a block of {len(block)} layers repeats {count} times")
             unfolded.extend(list(block) * count)
         else:
             unfolded.append(layer)
@@ -179,7 +195,7 @@ def unfold_layers(layers: Sequence[Sequence[Any]]) -> list[Sequence[Any]]:
 
 
 def fold_layers(layers: Sequence[Sequence[Any]]) -> list[Sequence[Any]]:
-    """Neighbouring blocks that are equal as one block and a count: most deep networks are a few blocks, repeated."""
+    """Merges equal neighbouring blocks into a count and one block: most deep networks repeat a few blocks."""
     keys = [hash(repr(layer)) for layer in layers]
     folded: list[Sequence[Any]] = []
     at = 0
@@ -194,7 +210,7 @@ def fold_layers(layers: Sequence[Sequence[Any]]) -> list[Sequence[Any]]:
 
 
 def _longest_repeat(keys: Sequence[int], at: int) -> tuple[int, int]:
-    """(layers in the block, times that it comes) of the repeat from here that covers the most."""
+    """(layers in the block, repetitions) of the repeat that covers the most layers from here."""
     best = (1, 1)
     for size in range(1, min(_LONGEST_BLOCK, (len(keys) - at) // 2) + 1):
         block, count = keys[at : at + size], 1
@@ -211,7 +227,7 @@ def _input_elements(profile: Mapping[str, Any]) -> int:
 
 
 def _chain(layers: Sequence[Sequence[Any]], input_elements: int) -> list[Op]:
-    """Layers that each read the one before: a `Sequential`."""
+    """Each layer reads the one before, as in a `Sequential`."""
     ops: list[Op] = []
     elements = input_elements
     for index, (type_name, out, parameters, *_rest) in enumerate(layers):
@@ -270,7 +286,49 @@ def _traced_op(layer: Sequence[Any]) -> Op:
 
 
 def _conv_inputs(parameters: int, channels_out: int, area: int) -> int:
-    """Input channels per group, told from the weights: a remainder is the bias."""
+    """Input channels per group, from the number of weights; a remainder is the bias."""
     row = max(1, channels_out * area)
     weights = parameters if parameters % row == 0 else parameters - channels_out
     return max(1, weights // row)
+
+
+# ---------------------------------------------------------------------- a profile as an annotation
+
+
+def encode_profile(profile: Mapping[str, Any]) -> str:
+    """Folds the layers to keep the annotation short."""
+    profile = {**profile, "layers": fold_layers(profile["layers"])}
+    packed = zlib.compress(json.dumps(profile, separators=(",", ":")).encode(), 9)
+    return _MARK + base64.urlsafe_b64encode(packed).decode()
+
+
+@lru_cache(maxsize=256)
+def decode_profile(text: str) -> Description:
+    """Raises InvalidTask, which names the annotation, if the profile is damaged or too new."""
+    _refuse_newer(text)
+    try:
+        return parse_profile(unpack_profile(text))
+    except (ValueError, binascii.Error, zlib.error, InvalidInput) as error:
+        expected = f"expected the output of `vramcast profile` ({_MARK}…): {error}; or set {PREFIX}gpu-memory"
+        raise InvalidTask([FieldError(f"{PREFIX}profile", text, expected)]) from error
+
+
+def unpack_profile(text: str) -> dict[str, Any]:
+    """The profile's JSON. Raises ValueError or zlib.error."""
+    if not text.startswith(_MARK):
+        raise ValueError(f"it starts with {text[:6]!r}")
+    unpacked = zlib.decompressobj().decompress(base64.urlsafe_b64decode(text.removeprefix(_MARK)), _MAX_JSON_BYTES)
+    profile = json.loads(unpacked)
+    if not isinstance(profile, dict):
+        raise ValueError("it is not a JSON object")
+    return profile
+
+
+def _refuse_newer(text: str) -> None:
+    mark = _ANY_MARK.match(text)
+    if mark and int(mark[1]) > _FORMAT:
+        expected = (
+            f"written by a newer vramcast (v{mark[1]}; this is {__version__}, which reads up to v{_FORMAT}): upgrade "
+            f"the service, or run `vramcast profile` of version {__version__} again"
+        )
+        raise InvalidTask([FieldError(f"{PREFIX}profile", text, expected)])

@@ -1,8 +1,8 @@
-"""A task as numbers, for training and serving alike: facts of the whole, and a short sequence of tokens.
+"""A task as numbers, for training and serving alike: facts about the whole network, and a short sequence of tokens.
 
-Sizes enter as shares of the prior (what is left to learn is a ratio to it) or as logarithms. What a sparse
-description does not know stays zero and its flag says so. `VERSION` names this very layout: an artifact that was
-trained on another one is refused.
+Sizes are shares of the prior (the model learns a ratio to it) or logarithms. Facts that a sparse description lacks are
+zero; the regime flags tell the model which ones. `VERSION` names this layout: an artifact trained on another layout is
+refused.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from vramcast.forecast.physics import (
     Prior,
     described_prior,
     held_share,
+    optimizer_states,
     summary_prior,
+    weight_bytes,
 )
 from vramcast.forecast.saved import Array, LayerTable
-from vramcast.forecast.tokens import TOKEN_WIDTH, TOKENS, make_tokens
-from vramcast.forecast.weights import optimizer_states, weight_bytes
 from vramcast.hardware.products import PRODUCTS, GpuSpec
 from vramcast.names import Product
 from vramcast.task.quantity import MIB
@@ -35,11 +35,11 @@ VERSION = "features-2"
 
 
 class Regime(IntEnum):
-    """What is known, which decides what is left to learn."""
+    """How much is known, and so what is left to learn."""
 
-    REPLAYED = 0  # the whole graph, no convolution
-    REPLAYED_CONV = 1  # the whole graph, with cuDNN's choices unknown
-    TRACED = 2  # leaf modules and the bytes that autograd keeps
+    REPLAYED = 0  # the whole graph, no convolutions
+    REPLAYED_CONV = 1  # the whole graph, but not cuDNN's choice of kernels
+    TRACED = 2  # leaf modules and the bytes that autograd saves
     SUMMARY = 3  # totals
 
 
@@ -50,26 +50,36 @@ _CURVE_POINTS = 7
 _QUANTILE_PLACES = np.array(_QUANTILES) / 100.0
 _KINDS = tuple(OpKind)
 _KIND_NAMES = tuple(kind.name.lower() for kind in OpKind)
-_REGIME_FACTS = tuple(f"regime_{known.name.lower()}" for known in Regime)
+_REGIME_FACTS = tuple(f"regime_{regime.name.lower()}" for regime in Regime)
+_FAMILIES = (Architecture.MLP, Architecture.CNN, Architecture.TRANSFORMER)
+_MEASURED_PRECISIONS = frozenset({Precision.FP32, Precision.TF32})
 _WEIGHTED = (*CONVOLUTIONS, OpKind.LINEAR)
 _HAS_WEIGHTS = among(*_WEIGHTED)
 _COPIED = among(OpKind.CONV, OpKind.POINTWISE, OpKind.GROUPED)
 _DEFAULT_SPEC = GpuSpec(Product(""), 40960, 500, 430, 84, 900, 8.0)
+
+TOKENS = 32
+_TOKEN_HEADS = among(*_WEIGHTED, OpKind.POOL)
+_NORMS = among(OpKind.BATCH_NORM, OpKind.LAYER_NORM)
+_ACTIVATIONS = among(OpKind.KEEPS_INPUT, OpKind.KEEPS_OUTPUT)
+# Columns: three sizes, weights, kernel, groups, stride, channels in and out, saved and traffic shares, norms,
+# activations, dropouts, layers in the token, repeats, position, and the share saved so far.
+TOKEN_WIDTH = 18
 
 
 @dataclass(frozen=True, slots=True)
 class Features:
     facts: NDArray[np.float32]  # (facts,)
     tokens: NDArray[np.float32]  # (TOKENS, TOKEN_WIDTH)
-    kinds: NDArray[np.int64]  # (TOKENS,), 0 where there is no token
+    kinds: NDArray[np.int64]  # (TOKENS,), 0 is padding
     prior: Prior
     regime: Regime
-    unfamiliar: int  # settings of the run that no measured one had
+    unfamiliar: int  # settings that no measured run had
 
 
 def describe(network: Description | None, task: Task, product: Product) -> Features:
-    """Features of a task on a product; without a network, from its summary."""
-    unfamiliar = unfamiliar_settings(task)
+    """Features of a task on a product; without a network, from the task's summary."""
+    unfamiliar = _unfamiliar_settings(task)
     prior = described_prior(network, task, product) if network and network.ops else summary_prior(task, product)
     layered = prior.layered
     if network is None or layered is None:
@@ -80,19 +90,16 @@ def describe(network: Description | None, task: Task, product: Product) -> Featu
     regime = _regime(prior, layered)
     facts = _common(task, product, prior, regime, network.parameters) | _network_facts(network, task, prior, layered)
     facts |= _optimizer_facts(_reference_optimizer(task, network))
-    tokens, kinds = make_tokens(layered, task.batch_size * held_share(task), prior.total_bytes)
+    tokens, kinds = _make_tokens(layered, task.batch_size * held_share(task), prior.total_bytes)
     return Features(_vector(facts), tokens, kinds, prior, regime, unfamiliar)
 
 
-def unfamiliar_settings(task: Task) -> int:
-    """How many: each is physics alone, and the correction that was learned without it counts for less."""
+def _unfamiliar_settings(task: Task) -> int:
+    """Only physics covers these settings, so each one reduces the weight of the learned correction."""
     return sum((
         task.precision not in _MEASURED_PRECISIONS, task.kind is Kind.INFERENCE, task.gradient_checkpointing,
         task.lora_rank is not None, task.quantization is not Quantization.NONE, task.zero_stage > 0,
     ))  # fmt: skip
-
-
-_MEASURED_PRECISIONS = frozenset({Precision.FP32, Precision.TF32})
 
 
 def _regime(prior: Prior, layered: Layered) -> Regime:
@@ -124,15 +131,15 @@ def _optimizer_facts(optimizer: Optimizer) -> dict[str, float]:
 
 
 def _reference_optimizer(task: Task, network: Description | None) -> Optimizer:
-    """What the learned part is told of, which is not what the run has: that is in the prior.
+    """The optimizer shown to the model. The prior already accounts for the run's own optimizer.
 
-    Each kind of net was measured with one optimizer, which so came to stand for the kind: told of Adam, a ResNet would
-    be taken for a made-up net. Only language models were measured with several.
+    Each kind of network was measured with one optimizer, so the model takes the optimizer for the kind: a ResNet with
+    Adam would look like a synthetic network. Only language models were measured with several optimizers.
     """
     if network is not None and network.sequence_length:
         return task.optimizer
-    made_up = network.replayable if network else task.architecture == Architecture.MLP
-    return Optimizer.ADAM if made_up else Optimizer.SGD_MOMENTUM
+    synthetic = network.replayable if network else task.architecture == Architecture.MLP
+    return Optimizer.ADAM if synthetic else Optimizer.SGD_MOMENTUM
 
 
 def _summary_facts(task: Task, prior: Prior) -> dict[str, float]:
@@ -147,13 +154,10 @@ def _summary_facts(task: Task, prior: Prior) -> dict[str, float]:
     }
 
 
-_FAMILIES = (Architecture.MLP, Architecture.CNN, Architecture.TRANSFORMER)
-
-
 def without_optional(facts: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Summaries, (rows, facts), as a pod tells them that says no more than it must: no layers, no architecture.
+    """Summaries, (rows, facts), without the optional annotations: no layers, no architecture.
 
-    A pod that does not call itself an MLP is taken to load cuDNN, so MLPs are told to be some.
+    MLPs keep their architecture: a pod without one is assumed to load cuDNN.
     """
     terse = facts.copy()
     terse[:, [_POSITION["operations"], _POSITION["activations_per_layer"]]] = 0.0
@@ -165,7 +169,7 @@ def without_optional(facts: NDArray[np.float32]) -> NDArray[np.float32]:
 
 def _network_facts(network: Description, task: Task, prior: Prior, layered: Layered) -> dict[str, float]:
     table, saved, curve = layered.table, layered.saved, layered.curve_bytes
-    # What is half as wide is half as much: in shares, a batch of such samples is a smaller batch.
+    # Samples that take half the bytes count as half the batch.
     batch, total = task.batch_size * held_share(task), prior.total_bytes
     facts = {f"family_{family}": float(network.family == family) for family in _FAMILIES}
     facts |= {f"figure_{name}": prior.figures.get(name, 0.0) / total for name in _FIGURES}
@@ -198,7 +202,7 @@ def _network_facts(network: Description, task: Task, prior: Prior, layered: Laye
 
 
 def _kind_facts(table: LayerTable, saved: Array, batch: float, total: float) -> dict[str, float]:
-    """Per kind: how many, their outputs in all and the three largest, what they keep, their weights."""
+    """Per kind: the count, the outputs' sum and its three largest, what is saved, and the weights."""
     facts: dict[str, float] = {}
     share = 4.0 * batch / total
     counts = np.bincount(table.kind, minlength=len(_KINDS))
@@ -219,7 +223,7 @@ def _kind_facts(table: LayerTable, saved: Array, batch: float, total: float) -> 
 
 
 def _convolution_facts(table: LayerTable, curve: Array, batch: float, total: float) -> dict[str, float]:
-    """The convolution with the most traffic, and what cuDNN's choice of kernels hangs on."""
+    """The convolution with the most traffic, and what drives cuDNN's choice of kernels."""
     at = np.flatnonzero(IS_CONVOLUTION[table.kind])
     if not at.size:
         return {}
@@ -227,7 +231,7 @@ def _convolution_facts(table: LayerTable, curve: Array, batch: float, total: flo
     big = at[int(np.argmax(traffic))]
     eights = (table.channels_in[at] % 8 == 0) & (table.channels_out[at] % 8 == 0)
     columns = table.channels_in[at] * table.kernel[at] ** 2 / table.groups[at] * table.positions[at]
-    copies = np.sort(channels_last_bytes(table)[at] * (table.groups[at] <= table.channels_in[at] / 2))[::-1] * batch
+    copies = np.sort(_channels_last_bytes(table)[at] * (table.groups[at] <= table.channels_in[at] / 2))[::-1] * batch
     weight = traffic / traffic.sum()
     facts = {f"copies{rank}": float(copies[rank]) / total for rank in range(min(3, copies.size))}
     return facts | {
@@ -240,7 +244,7 @@ def _convolution_facts(table: LayerTable, curve: Array, batch: float, total: flo
         "big_traffic": float(traffic.max()) * batch / total,
         "big_at": float(big) / len(table.kind),
         "big_weights": math.log1p(4.0 * float(table.parameters[big])),
-        "peak_copies": float((curve + channels_last_bytes(table)).max()) * batch / total,
+        "peak_copies": float((curve + _channels_last_bytes(table)).max()) * batch / total,
         "mean_kernel": float((table.kernel[at] * weight).sum()),
         "in_eights": float((eights * weight).sum()),
         "fewest_channels": float(table.channels_in[at][1:].min(initial=10_000.0)),
@@ -253,20 +257,19 @@ def _convolution_facts(table: LayerTable, curve: Array, batch: float, total: flo
     }
 
 
-def channels_last_bytes(table: LayerTable) -> Array:
-    """Copies of input and output with channels last, in eights, per sample; 0 where nothing is convolved."""
-    convolved = _COPIED[table.kind]
+def _channels_last_bytes(table: LayerTable) -> Array:
+    """Per sample, cuDNN's channels-last copies of input and output, padded to a multiple of 8 channels."""
 
     def padded(elements: Array, channels: Array) -> Array:
         grown = np.ceil(channels / 8.0) * 8.0 / np.maximum(channels, 1.0)
         return np.asarray(elements * grown, dtype=np.float64)
 
     copies = 4.0 * (padded(table.in_elements, table.channels_in) + padded(table.out_elements, table.channels_out))
-    return np.where(convolved, copies, 0.0)
+    return np.where(_COPIED[table.kind], copies, 0.0)
 
 
 def _work_facts(table: LayerTable, saved: Array, batch: int) -> dict[str, float]:
-    """Arithmetic and traffic (utilization hangs on them), and the shape of the net from front to back."""
+    """Arithmetic and memory traffic, which drive utilization, and the network's profile from front to back."""
     flops = 2.0 * table.positions * table.parameters * _HAS_WEIGHTS[table.kind]
     count = len(table.kind)
     facts = {
@@ -285,8 +288,8 @@ def _work_facts(table: LayerTable, saved: Array, batch: int) -> dict[str, float]
 
 
 def _names() -> tuple[str, ...]:
-    names = [f"regime_{known.name.lower()}" for known in Regime]
-    names += [
+    names = [
+        *_REGIME_FACTS,
         "log_prior", "log_batch", "log_parameters", "parameters_share", "states", "plain_sgd", "gpu_memory", "gpu_sms",
         "gpu_bandwidth", "gpu_capability", "prior_over_gpu", "epoch_rest",
     ]  # fmt: skip
@@ -320,3 +323,77 @@ def _vector(facts: dict[str, float]) -> NDArray[np.float32]:
     vector = np.zeros(len(FACTS), np.float32)
     vector[[_POSITION[name] for name in facts]] = list(facts.values())
     return vector
+
+
+# ---------------------------------------------------------------------- layer tokens
+
+
+def _make_tokens(layered: Layered, batch: float, total_bytes: float) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    """(TOKENS, TOKEN_WIDTH), and the kinds, which start at 1 because 0 is padding.
+
+    A weighted layer and the layers up to the next one share a token.
+    """
+    table, saved = layered.table, layered.saved
+    heads = _TOKEN_HEADS[table.kind]
+    heads[0] = True
+    starts = np.flatnonzero(heads)
+    columns = np.stack([
+        table.out_elements, saved.per_layer_bytes, table.in_elements + table.out_elements, table.parameters,
+        _NORMS[table.kind].astype(np.float64),
+        _ACTIVATIONS[table.kind].astype(np.float64),
+        (table.kind == OpKind.DROPOUT).astype(np.float64),
+        np.ones(len(table.kind)),
+    ])  # fmt: skip
+    sums = np.add.reduceat(columns, starts, axis=1)  # (8, tokens)
+    first = np.stack([
+        table.in_elements, table.out_elements, table.kernel, table.groups, table.stride, table.channels_in,
+        table.channels_out,
+    ])[:, starts]  # fmt: skip
+    kinds = table.kind[starts]
+    merged = _merge_repeats(np.concatenate([kinds[None], first, sums]))
+    return _fill(_shorten(merged), saved.per_sample_bytes, batch, total_bytes)
+
+
+def _merge_repeats(columns: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Merges runs of equal tokens; the last row counts them."""
+    same = np.all(columns[:, 1:] == columns[:, :-1], axis=0)
+    starts = np.flatnonzero(np.concatenate([[True], ~same]))
+    counts = np.diff(np.append(starts, columns.shape[1])).astype(np.float64)
+    kept = columns[:, starts].copy()
+    kept[8:] *= counts
+    return np.concatenate([kept, counts[None]])
+
+
+def _shorten(columns: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Merges neighbours if there are too many: sums add up, and the layer with the most traffic gives the rest."""
+    count = columns.shape[1]
+    if count <= TOKENS:
+        return columns
+    starts = np.unique(np.arange(TOKENS) * count // TOKENS)
+    ends = np.append(starts[1:], count)
+    traffic = columns[10]
+    largest = np.array([low + int(np.argmax(traffic[low:high])) for low, high in zip(starts, ends, strict=True)])
+    shortened = columns[:, largest].copy()
+    shortened[8:] = np.add.reduceat(columns[8:], starts, axis=1)
+    return shortened
+
+
+def _fill(
+    columns: NDArray[np.float64], sample_bytes: float, batch: float, total_bytes: float
+) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    count = columns.shape[1]
+    kind, in_first, out_first, kernel, groups, stride, channels_in, channels_out = columns[:8]
+    outputs, saved, traffic, parameters, norms, activations, dropouts, layers, repeats = columns[8:]
+    rows = np.stack([
+        np.log1p(4.0 * batch * in_first / MIB), np.log1p(4.0 * batch * out_first / MIB),
+        np.log1p(4.0 * batch * outputs / MIB), np.log1p(4.0 * parameters / MIB), kernel / 4.0, np.log(groups) / 4.0,
+        stride - 1.0, np.log1p(channels_in) / 4.0, np.log1p(channels_out) / 4.0, 8.0 * saved * batch / total_bytes,
+        8.0 * 4.0 * traffic * batch / total_bytes, np.minimum(norms, 4.0) / 2.0, np.minimum(activations, 4.0) / 2.0,
+        np.minimum(dropouts, 4.0) / 2.0, np.log1p(layers), np.log(repeats), np.arange(count) / TOKENS,
+        np.cumsum(saved) / max(sample_bytes, 1.0),
+    ])  # fmt: skip
+    tokens = np.zeros((TOKENS, TOKEN_WIDTH), np.float32)
+    tokens[:count] = rows.T
+    kinds = np.zeros(TOKENS, np.int64)
+    kinds[:count] = kind.astype(np.int64) + 1
+    return tokens, kinds

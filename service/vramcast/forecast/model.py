@@ -1,29 +1,49 @@
-"""The trained model behind the seam: prior, learned correction, calibrated bound."""
+"""The trained artifact, `model.onnx` and `manifest.json`: load it, run it, bound what it predicts.
+
+It loads only if the manifest matches the model file and this version's feature layout.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import json
+import math
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+import onnxruntime
 import structlog
+from numpy.typing import NDArray
 
-from vramcast.forecast.artifact import Artifact, ArtifactUnusable, load_artifact, novelty_of
-from vramcast.forecast.conformal import NOVEL, Cell, bound
+from vramcast.errors import WorldUnavailable
+from vramcast.forecast import features
+from vramcast.forecast.catalog import builtin_artifact
+from vramcast.forecast.conformal import NOVEL, Calibration, Cell, Factors, Spreads, bound
 from vramcast.forecast.description import Description
-from vramcast.forecast.features import describe
-from vramcast.forecast.forecast import Forecast, Part, Source
-from vramcast.forecast.forecaster import PhysicsForecaster, RememberingForecaster
-from vramcast.forecast.session import ModelSession
+from vramcast.forecast.features import Features
+from vramcast.forecast.forecast import Forecast, Part, Source, Utilization
+from vramcast.forecast.forecaster import PhysicsForecaster, CachingForecaster
 from vramcast.names import Product
 from vramcast.task.task import Task
 
 BUILTIN = "builtin"
 PHYSICS = "physics"
+MODEL = "model.onnx"
+MANIFEST = "manifest.json"
+FORMAT = 1
+INPUTS = ("facts", "tokens", "kinds")
+OUTPUTS = ("quantiles", "utilization", "network_quantiles")
+# Novelty per setting that no measured run had.
+_UNFAMILIAR = 0.25
+_MOST_UNFAMILIAR = 1.0
 
 log = structlog.get_logger("vramcast")
 
 
-class ModelForecaster(RememberingForecaster):
-    """The prior, the learned correction and a calibrated bound."""
+class ModelForecaster(CachingForecaster):
+    """The physics prior, the learned correction and a calibrated bound."""
 
     def __init__(self, artifact: Artifact, default_risk: float) -> None:
         super().__init__(default_risk)
@@ -35,35 +55,36 @@ class ModelForecaster(RememberingForecaster):
         return self._artifact.version
 
     def forecast_network(self, network: Description | None, task: Task, product: Product, risk: float) -> Forecast:
-        features = describe(network, task, product)
-        said = self._session.predict(features)
-        new = novelty_of(self._artifact.ranges, features)
+        described = features.describe(network, task, product)
+        predicted = self._session.predict(described)
+        new = novelty_of(self._artifact.ranges, described)
         family = network.family if network else str(task.architecture or "")
-        factors = self._artifact.calibration.factors(Cell(product, family, features.regime.name.lower()))
-        learned = round(said.median_bytes - features.prior.total_bytes)
-        ratio = said.median_bytes / features.prior.total_bytes
+        factors = self._artifact.calibration.factors(Cell(product, family, described.regime.name.lower()))
+        prior = described.prior
+        learned = round(predicted.median_bytes - prior.total_bytes)
+        ratio = predicted.median_bytes / prior.total_bytes
         return Forecast(
             product=product,
-            median_bytes=round(said.median_bytes),
-            bound_bytes=round(bound(said.median_bytes, said.spreads, factors, risk, new)),
+            median_bytes=round(predicted.median_bytes),
+            bound_bytes=round(bound(predicted.median_bytes, predicted.spreads, factors, risk, new)),
             risk=risk,
             source=Source.MODEL,
             model_version=self._artifact.version,
-            parts=(*features.prior.parts, Part("learned correction", learned, f"x {ratio:.3f}, novelty {new:.2f}")),
-            assumptions=(*task.assumptions, *_doubts(new)),
-            utilization=said.utilization,
+            parts=(*prior.parts, Part("learned correction", learned, f"x {ratio:.3f}, novelty {new:.2f}")),
+            assumptions=(*task.assumptions, *_novelty_warning(new)),
+            utilization=predicted.utilization,
             family=family,
         )
 
 
-def _doubts(novelty_score: float) -> tuple[str, ...]:
+def _novelty_warning(novelty_score: float) -> tuple[str, ...]:
     if novelty_score < NOVEL:
         return ()
     return (f"unlike the training data (novelty {novelty_score:.1f}): the bound is widened",)
 
 
-def choose_forecaster(artifact: str, default_risk: float, *, physics_if_unusable: bool) -> RememberingForecaster:
-    """The model of the artifact; physics where that is asked for, or where a damaged one may be passed over."""
+def choose_forecaster(artifact: str, default_risk: float, *, physics_if_unusable: bool) -> CachingForecaster:
+    """`artifact` is a directory, `builtin` or `physics`. Raises ArtifactUnusable, unless physics may replace it."""
     if artifact == PHYSICS:
         return PhysicsForecaster(default_risk)
     directory = builtin_artifact() if artifact == BUILTIN else Path(artifact)
@@ -72,12 +93,152 @@ def choose_forecaster(artifact: str, default_risk: float, *, physics_if_unusable
     except ArtifactUnusable as error:
         if not physics_if_unusable:
             raise
-        log.warning("the artifact cannot be used, physics forecasts alone", error=str(error))
+        log.warning("the artifact cannot be used, forecasting from physics alone", error=str(error))
         return PhysicsForecaster(default_risk)
 
 
-def builtin_artifact() -> Path:
-    """Inside the installed package; in a checkout, at its top."""
-    package = Path(__file__).parents[1]
-    inside = package / "model_artifacts"
-    return inside if inside.is_dir() else package.parents[1] / "model_artifacts"
+class ArtifactUnusable(WorldUnavailable):
+    """The artifact is missing, damaged, or made for another feature layout."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ranges:
+    """The range of each fact in the training data; anything outside is novel. Arrays are (regimes, facts)."""
+
+    low: NDArray[np.float32]
+    high: NDArray[np.float32]
+    width: NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class Artifact:
+    version: str
+    model: bytes
+    quantiles: tuple[float, ...]
+    calibration: Calibration
+    ranges: Ranges
+    manifest: dict[str, Any]
+
+
+def load_artifact(directory: Path) -> Artifact:
+    manifest = _read_manifest(directory / MANIFEST)
+    model = _read_model(directory / MODEL, str(manifest.get("sha256")))
+    _check_layout(manifest, directory)
+    try:
+        return Artifact(
+            version=str(manifest["version"]),
+            model=model,
+            quantiles=tuple(manifest["quantiles"]),
+            calibration=_calibration(manifest["calibration"]),
+            ranges=Ranges(*(np.array(manifest["ranges"][name], np.float32) for name in ("low", "high", "width"))),
+            manifest=manifest,
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise ArtifactUnusable(f"{directory / MANIFEST} is damaged: {error!r}") from error
+
+
+def _read_manifest(path: Path) -> dict[str, Any]:
+    try:
+        manifest = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ArtifactUnusable(f"no artifact at {path.parent}: {error.strerror or error}") from error
+    except ValueError as error:
+        raise ArtifactUnusable(f"{path} is not JSON: {error}") from error
+    if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
+        found = manifest.get("format") if isinstance(manifest, dict) else None
+        raise ArtifactUnusable(f"{path} has format {found!r}, expected {FORMAT}")
+    return manifest
+
+
+def _read_model(path: Path, sha256: str) -> bytes:
+    try:
+        model = path.read_bytes()
+    except OSError as error:
+        raise ArtifactUnusable(f"no model at {path}: {error.strerror or error}") from error
+    found = hashlib.sha256(model).hexdigest()
+    if found != sha256:
+        raise ArtifactUnusable(f"{path} has sha256 {found[:12]}…, the manifest expects {sha256[:12]}…")
+    return model
+
+
+def _check_layout(manifest: dict[str, Any], directory: Path) -> None:
+    expected = {
+        "features": features.VERSION,
+        "facts": len(features.FACTS),
+        "tokens": features.TOKENS,
+        "token_width": features.TOKEN_WIDTH,
+    }
+    wrong = [
+        f"{name} {manifest.get(name)!r}, expected {value!r}"
+        for name, value in expected.items()
+        if manifest.get(name) != value
+    ]
+    if wrong:
+        raise ArtifactUnusable(f"{directory} was trained on another feature layout: {'; '.join(wrong)}")
+
+
+def _calibration(cells: dict[str, Any]) -> Calibration:
+    return Calibration({
+        key: Factors(int(cell["scores"]), {float(risk): float(value) for risk, value in cell["factors"].items()})
+        for key, cell in cells.items()
+    })  # fmt: skip
+
+
+def novelty_of(ranges: Ranges, described: Features) -> float:
+    """Novelty of the facts and of settings that no fact covers. Physics covers those settings, so they are capped."""
+    of_facts = novelty(ranges, described.facts, described.regime)
+    if not described.unfamiliar:
+        return of_facts
+    return min(of_facts + _UNFAMILIAR * described.unfamiliar, _MOST_UNFAMILIAR)
+
+
+def novelty(ranges: Ranges, facts: NDArray[np.float32], regime: int) -> float:
+    """Mean distance from the training ranges, in units of their width: 0 inside, at most 3."""
+    low, high, width = ranges.low[regime], ranges.high[regime], ranges.width[regime]
+    outside = np.maximum(low - facts, 0.0) + np.maximum(facts - high, 0.0)
+    return float(min(3.0, 10.0 * np.minimum(outside / width, 3.0).mean()))
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    median_bytes: float
+    network_median_bytes: float  # without the trees, for comparison
+    spreads: Spreads
+    utilization: Utilization
+
+
+class ModelSession:
+    def __init__(self, artifact: Artifact) -> None:
+        options = onnxruntime.SessionOptions()
+        # Forecasts run one row at a time: more threads would only wait for each other.
+        options.intra_op_num_threads = options.inter_op_num_threads = 1
+        options.log_severity_level = 3
+        self._session = onnxruntime.InferenceSession(artifact.model, options, providers=["CPUExecutionProvider"])
+        self._quantiles = artifact.quantiles
+        self._median = artifact.quantiles.index(0.5)
+
+    def predict(self, features: Features) -> Prediction:
+        quantiles, utilization, network = self._session.run(
+            OUTPUTS,
+            {"facts": features.facts[None], "tokens": features.tokens[None], "kinds": features.kinds[None]},
+        )
+        # Each unfamiliar setting gives physics more weight.
+        trust = 1.0 / (1.0 + features.unfamiliar)
+        return self.interpret(features.prior.total_bytes, quantiles[0], utilization[0], network[0], trust)
+
+    def interpret(
+        self, prior_bytes: float, quantiles: np.ndarray, utilization: np.ndarray, network: np.ndarray, trust: float
+    ) -> Prediction:
+        median = float(quantiles[self._median])
+        spreads = {
+            round(1.0 - level, 6): float(quantiles[index]) - median
+            for index, level in enumerate(self._quantiles)
+            if level > 0.5
+        }
+        gpu, sm_active, sm_occupancy = (float(value) for value in utilization)
+        return Prediction(
+            prior_bytes * math.exp(trust * median),
+            prior_bytes * math.exp(trust * float(network[self._median])),
+            Spreads(spreads),
+            Utilization(gpu=gpu, sm_active=sm_active, sm_occupancy=sm_occupancy),
+        )

@@ -1,33 +1,124 @@
-"""Training steps replayed on the allocator: which tensors live when, in the order in which PyTorch makes them.
+"""Training steps replayed on the allocator: every tensor is made and freed in PyTorch's order.
 
-Per operation: what the forward pass allocates, what autograd keeps, what the backward pass allocates and when it
-lets go. Two steps settle the caches; a last, smaller batch of an epoch is replayed too, because its odd sizes cut up
-cached blocks and so cost memory that no sum of tensors shows.
+For each operation we know what the forward pass allocates, what autograd saves, and what the backward pass allocates
+and frees. Two steps are enough to fill the caches. The last, partial batch of an epoch is replayed too: its odd sizes
+fragment cached blocks, which costs memory that a sum over tensors does not show.
 
-The order does not hang on the batch: a network's steps are recorded once, with sizes as so much per sample and so much
-whatever the batch, and from the second step on each is the one before with other tensors.
+The order does not depend on the batch. So a network's steps are recorded once, with sizes as a per-sample term and a
+fixed term. From the second step on, each step is the previous one with new tensor numbers.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
-from vramcast.forecast.allocator import MIB
+from vramcast.forecast.allocator import GRAIN, MIB, CachingAllocator
 from vramcast.forecast.description import CONVOLUTIONS, Description, Op, OpKind
-from vramcast.forecast.program import COLUMNS, Events, Recording, Replay, Workspaces
 
-FLOAT_BYTES = 4
+_FLOAT_BYTES = 4
 _LABEL_BYTES = 8
-_CUBLAS_WORKSPACE_BYTES = 8_519_680  # CUBLAS_WORKSPACE_CONFIG's default: two of 4 MiB and eight of 16 KiB
+_CUBLAS_WORKSPACE_BYTES = 8_519_680  # the default CUBLAS_WORKSPACE_CONFIG: 2 x 4 MiB and 8 x 16 KiB
 _CUBLASLT_WORKSPACE_BYTES = MIB
 _KEEPS_INPUT = frozenset({OpKind.KEEPS_INPUT, OpKind.BATCH_NORM, OpKind.LINEAR, *CONVOLUTIONS})
 _KEEPS_OUTPUT = frozenset({OpKind.KEEPS_OUTPUT, OpKind.SOFTMAX})
 
 
+@dataclass(frozen=True, slots=True)
+class Replay:
+    reserved_bytes: int
+    peak_active_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Workspaces:
+    """How many copies of input and output cuDNN keeps, and whether it does so in the forward pass too."""
+
+    copies: int
+    forward: bool = False
+
+
+NO_WORKSPACE = Workspaces(0)
+
+
+# Columns of a recorded event: bytes per sample, fixed bytes, and the tensor. A positive tensor is made, a negative one
+# freed. 0 is a workspace; then the second column is 1 in the forward pass.
+_COLUMNS = 3
+Events = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """A network's training steps, for any batch size."""
+
+    placed: Events
+    warm_up: Events
+    first: Events
+    again: Events  # the second step; later steps derive from it
+    tensors_before: int  # made before the second step
+    tensors_made: int  # in the second step
+    successors: Events  # by tensor that the second step frees: the tensor that the third step frees instead
+
+    def program(self, batches: Sequence[int], warm_up_batch: int) -> Program:
+        """One step per batch; `warm_up_batch` sizes a forward pass before training, 0 for none."""
+        parts = [(self.placed, 1)]
+        if warm_up_batch:
+            parts.append((self.warm_up, warm_up_batch))
+        parts += [(self._step(number), batch) for number, batch in enumerate(batches)]
+        sizes = [
+            np.where(part[:, 2] == 0, part[:, 0] * batch, part[:, 0] * batch + part[:, 1]) for part, batch in parts
+        ]
+        events = np.concatenate([part for part, _ in parts])
+        return Program(np.concatenate(sizes), events[:, 2], (events[:, 2] == 0) & (events[:, 1] > 0))
+
+    def _step(self, number: int) -> Events:
+        if number < 2:
+            return (self.first, self.again)[number]
+        later = self.again.copy()
+        tensor = np.abs(later[:, 2])
+        shift = (number - 1) * self.tensors_made
+        old = (tensor > 0) & (tensor <= self.tensors_before)
+        moved = np.where(old, self.successors[np.where(old, tensor, 0)] + shift - self.tensors_made, tensor + shift)
+        later[:, 2] = np.sign(later[:, 2]) * moved
+        return later
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """The allocator calls of some steps, which can be replayed with different workspaces; arrays over events."""
+
+    sizes: Events
+    tensors: Events
+    forward: NDArray[np.bool_]
+
+    def run(self, workspaces: Workspaces) -> Replay:
+        temporary = self.tensors == 0
+        sizes = np.where(temporary, self.sizes * workspaces.copies, self.sizes)
+        if not workspaces.forward:
+            sizes[self.forward] = 0
+        wanted = ~temporary | (sizes > 0)
+        allocator = CachingAllocator()
+        allocator.replay(*_compiled(sizes[wanted], self.tensors[wanted]))
+        return Replay(allocator.reserved_bytes, allocator.peak_active_bytes)
+
+
+def _compiled(sizes: Events, tensors: Events) -> tuple[list[int], list[int]]:
+    """Sizes in the allocator's encoding. A tensor that the next event frees is temporary, like a workspace."""
+    grains = -(-np.maximum(sizes, 1) // GRAIN)
+    at_once = np.zeros(len(tensors), np.bool_)
+    at_once[:-1] = (tensors[:-1] > 0) & (tensors[1:] == -tensors[:-1])
+    grains[at_once | (tensors == 0)] *= -1
+    grains[tensors < 0] = 0
+    kept = np.ones(len(tensors), np.bool_)
+    kept[1:] = ~at_once[:-1]
+    return grains[kept].tolist(), np.abs(tensors[kept]).tolist()
+
+
 class _Plan:
-    """One operation with its questions answered once: hashing an enum costs more than the allocation it decides."""
+    """One operation, with its kind resolved to flags: hashing an enum costs more than the allocation it decides."""
 
     __slots__ = (
         "convolves", "copies_bytes", "drops", "in_floats", "inputs", "joins", "keeps_input", "keeps_output", "linear",
@@ -37,9 +128,9 @@ class _Plan:
     def __init__(self, op: Op) -> None:
         self.inputs = op.inputs
         self.out_elements = op.out_elements
-        self.in_floats = FLOAT_BYTES * op.in_elements
-        self.out_floats = FLOAT_BYTES * op.out_elements
-        self.parameter_bytes = tuple(FLOAT_BYTES * elements for elements in parameter_sizes(op))
+        self.in_floats = _FLOAT_BYTES * op.in_elements
+        self.out_floats = _FLOAT_BYTES * op.out_elements
+        self.parameter_bytes = tuple(_FLOAT_BYTES * elements for elements in parameter_sizes(op))
         self.view = op.kind is OpKind.VIEW
         self.linear = op.kind is OpKind.LINEAR
         self.convolves = op.kind in CONVOLUTIONS
@@ -47,7 +138,7 @@ class _Plan:
         self.drops = op.kind is OpKind.DROPOUT
         self.keeps_input = op.kind in _KEEPS_INPUT
         self.keeps_output = op.kind in _KEEPS_OUTPUT
-        self.norm_bytes = FLOAT_BYTES * (op.parameters // 2) if op.kind is OpKind.BATCH_NORM else 0
+        self.norm_bytes = _FLOAT_BYTES * (op.parameters // 2) if op.kind is OpKind.BATCH_NORM else 0
         self.joins = op.type if op.type in ("Add", "Concat") else ""
         self.prelu = op.type == "PReLU"
 
@@ -62,11 +153,11 @@ class _Tensor:
 
 
 def channels_last_bytes(op: Op) -> int:
-    """Tensor-core kernels read channels last, in eights: cuDNN keeps copies of input and output in that layout."""
+    """cuDNN's copies of input and output for tensor cores: channels last, padded to a multiple of 8."""
     if op.channels_in < 4:
         return 0
     pixels_in = op.in_elements // max(1, op.channels_in)
-    return FLOAT_BYTES * (pixels_in * _up8(op.channels_in) + op.positions * _up8(op.channels_out))
+    return _FLOAT_BYTES * (pixels_in * _up8(op.channels_in) + op.positions * _up8(op.channels_out))
 
 
 def _up8(channels: int) -> int:
@@ -104,19 +195,19 @@ class _Step:
         self._cublas: dict[str, _Tensor] = {}
         self._parameters: list[int] = []
         self._states: list[_Tensor] | None = None
-        self._kept: list[_Tensor] = []  # what Python names keep from one step to the next
+        self._kept: list[_Tensor] = []  # held by the training loop's variables from one step to the next
         self._gradients: list[_Tensor] = []
         self._input: list[_Tensor] = []
 
     def take(self) -> Events:
-        """What was recorded since it was last taken."""
-        taken = np.array(self._events, np.int64).reshape(-1, COLUMNS)
+        """The events since the last call."""
+        taken = np.array(self._events, np.int64).reshape(-1, _COLUMNS)
         self._events = []
         return taken
 
     @property
     def survivors(self) -> list[int]:
-        """What the next step frees, always in the same order."""
+        """Tensors that the next step frees, always in the same order."""
         return [tensor.number for tensor in (*self._input, *self._kept, *self._gradients)]
 
     def _new(self, sample_bytes: int, fixed_bytes: int = 0) -> _Tensor:
@@ -144,11 +235,11 @@ class _Step:
                 self._parameters.append(size_bytes)
                 self._new(0, size_bytes)
             if plan.norm_bytes:  # running mean and variance, and the count of batches
-                for size_bytes in (plan.norm_bytes, plan.norm_bytes, FLOAT_BYTES):
+                for size_bytes in (plan.norm_bytes, plan.norm_bytes, _FLOAT_BYTES):
                     self._new(0, size_bytes)
 
     def warm_up(self) -> None:
-        network_input = self._new(FLOAT_BYTES * self._network.input_elements)
+        network_input = self._new(_FLOAT_BYTES * self._network.input_elements)
         output, tape = self._forward(network_input)
         self._drop(output)
         for saved in tape:
@@ -156,18 +247,15 @@ class _Step:
         self._drop(network_input)
 
     def train(self, optimizer_states: int) -> None:
-        # The loop rebinds its names before the next batch is copied: the old input goes first, old outputs stay.
+        # Loading the next batch frees the old input. The old output and loss live until their variables are rebound.
         self._drop_all(self._input)
-        self._input = [
-            self._new(FLOAT_BYTES * self._network.input_elements),
-            self._new(_LABEL_BYTES),
-        ]
+        self._input = [self._new(_FLOAT_BYTES * self._network.input_elements), self._new(_LABEL_BYTES)]
         self._drop_all(self._gradients)
         output, tape = self._forward(self._input[0])
         kept, self._kept = self._kept, [output]
         if kept:
             self._drop(kept[0])
-        logits_bytes = FLOAT_BYTES * self._classes
+        logits_bytes = _FLOAT_BYTES * self._classes
         log_softmax, loss = self._new(logits_bytes), self._new(0, 1)
         if kept:
             self._drop(kept[1])
@@ -185,7 +273,7 @@ class _Step:
         if self._states is None:
             self._states = [self._new(0, size) for size in self._parameters for _ in range(optimizer_states)]
         if optimizer_states > 1:
-            # The fused update works on lists: one temporary of every parameter lives at once.
+            # The multi-tensor update holds one temporary per parameter, all at once.
             self._drop_all([self._new(0, size) for size in self._parameters])
 
     def _matrix_workspace(self, thread: str) -> None:
@@ -246,7 +334,7 @@ class _Step:
             self._drop(gradient)
 
     def _share(self, plan: _Plan, gradient: _Tensor, pending: dict[int, _Tensor]) -> None:
-        """A sum hands its gradient on; a concatenation hands on views of it."""
+        """A sum passes its gradient on; a concatenation passes on views of it."""
         for source in plan.inputs:
             if source < 0:
                 continue
@@ -264,7 +352,7 @@ class _Step:
         self._drop(gradient)
 
     def _differentiate(self, plan: _Plan) -> _Tensor | None:
-        """The gradient at the input, made beside those of the parameters in PyTorch's order."""
+        """The gradient at the input. PyTorch's order of this and the parameters' gradients matters."""
         if plan.convolves:
             self._keep_gradient(plan.parameter_bytes[1])
             at_input = None
@@ -279,7 +367,7 @@ class _Step:
         at_input = self._new(plan.in_floats) if plan.inputs[0] >= 0 or not plan.linear else None
         if plan.prelu:
             per_element = self._new(plan.in_floats)
-            self._keep_gradient(FLOAT_BYTES)
+            self._keep_gradient(_FLOAT_BYTES)
             self._drop(per_element)
             return at_input
         for size_bytes in plan.parameter_bytes:
@@ -291,7 +379,7 @@ class _Step:
 
 
 def parameter_sizes(op: Op) -> tuple[int, ...]:
-    """Weight, then bias; a norm has two of a kind."""
+    """Weight, then bias; a norm has two tensors of the same size."""
     if not op.parameters:
         return ()
     if op.kind is OpKind.LINEAR or op.kind in CONVOLUTIONS:
@@ -302,7 +390,7 @@ def parameter_sizes(op: Op) -> tuple[int, ...]:
 
 
 def _readers(ops: Sequence[Op]) -> dict[int, int]:
-    readers = {-1: 1}  # the training loop itself holds on to the input
+    readers = {-1: 1}  # the training loop also holds the input
     for op in ops:
         for source in op.inputs:
             readers[source] = readers.get(source, 0) + 1

@@ -1,4 +1,4 @@
-"""A forecast for people: by product, with its parts, its bound at several risks, and whether the product holds it."""
+"""A forecast report per product: the parts, the bound at several risks, and whether it fits."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from vramcast.task.quantity import ceil_mib
 from vramcast.task.task import Task
 
 RISKS = (0.1, 0.05, 0.01)
-# What most clusters have, in the order of their memory.
+# The most common products, by memory.
 COMMON_PRODUCTS = tuple(
     Product(name)
     for name in (
@@ -25,7 +25,7 @@ COMMON_PRODUCTS = tuple(
 
 @dataclass(frozen=True, slots=True)
 class ProductReport:
-    """`holds_it`: None for a product whose memory is not in the table."""
+    """`holds_it` is None if the product's memory is unknown."""
 
     forecast: Forecast
     bounds_bytes: dict[float, int]
@@ -34,7 +34,7 @@ class ProductReport:
 
 
 def report(forecaster: Forecaster, task: Task, products: Iterable[Product]) -> list[ProductReport]:
-    """Raises InvalidTask where the description cannot be forecast from."""
+    """Raises InvalidTask if the description does not allow a forecast."""
     return [_report_one(forecaster, task, product) for product in products]
 
 
@@ -50,13 +50,13 @@ def _report_one(forecaster: Forecaster, task: Task, product: Product) -> Product
 
 
 def usable_mib(product: Product) -> int | None:
-    """What the driver leaves of the memory; None for a product that is not in the table."""
+    """The memory without the driver's reserve; None for an unknown product."""
     spec = PRODUCTS.get(product)
     return spec.memory_mib - spec.reserve_mib if spec else None
 
 
 def report_json(given: ProductReport) -> dict[str, Any]:
-    """As the API and `--output json` show it."""
+    """The format of the API and of `--output json`."""
     forecast = given.forecast
     return {
         "product": forecast.product,

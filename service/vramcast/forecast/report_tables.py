@@ -1,4 +1,4 @@
-"""A forecast for people: tables of the products and of the parts, for every command that prints one."""
+"""Forecast reports as terminal tables. Apart from the reports, because the API serves those without rich."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rich.table import Table
 from vramcast.forecast.report import ProductReport
 from vramcast.task.quantity import GIB
 
-# In a pipe nobody says how wide a line may be.
+# A pipe has no width of its own.
 _PIPE_WIDTH = 100
 
 
@@ -37,7 +37,7 @@ def products_table(given: Sequence[ProductReport]) -> Table:
 
 
 def parts_table(given: Sequence[ProductReport]) -> Table:
-    """Of one product: most parts are the same on all."""
+    """For the first product only: most parts are the same on all products."""
     forecast = given[0].forecast
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title=f"on {forecast.product}", title_justify="left")
     table.add_column("part")

@@ -1,8 +1,8 @@
-"""What autograd keeps, layer by layer, and how far the trace is to be believed.
+"""What autograd saves in each layer, corrected for what a trace gets wrong.
 
-A trace counts with two samples and unfused attention. So three things are taken out of its total: attention matrices
-that fused kernels never write, tensors that do not grow with the batch (position tables, standardized weights), and
-the rest is spread over the layers by what each kind of layer is known to keep.
+A trace runs two samples with unfused attention. Its total therefore includes attention matrices that fused kernels
+never write, and tensors that do not grow with the batch (position tables, standardized weights). Both are taken out.
+The rest is spread over the layers by what each kind of layer is known to save.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _FLOAT_BYTES = 4.0
 _WEIGHTED = (*CONVOLUTIONS, OpKind.LINEAR)
 _KEEPS_INPUT = among(*_WEIGHTED, OpKind.BATCH_NORM, OpKind.LAYER_NORM, OpKind.KEEPS_INPUT)
 _KEPT_WHOLE = among(OpKind.KEEPS_OUTPUT, OpKind.DROPOUT)
-# Outputs that are kept are mostly the next layer's input too, and pooling keeps indices or nothing.
+# A saved output is usually also the next layer's input, so only part of it counts. Pooling saves indices or nothing.
 _KEPT_OUTPUT_SHARE = 0.3
 _POOL_SHARE = 0.5
 _MASK_BYTES = 1.0
@@ -52,14 +52,14 @@ class LayerTable:
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """Bytes kept for the backward pass: per sample, and whatever the batch."""
+    """Bytes kept for the backward pass."""
 
     per_layer_bytes: Array  # (operations,), scaled so that the sum is `per_sample_bytes`
     per_sample_bytes: float  # attention matrices included
-    fused_attention_bytes: float  # of those, what fused kernels do not keep
-    unfused_attention_bytes: float  # attention that no fused kernel takes: it stays, and has copies
-    static_bytes: float
-    trace_over_rules: float
+    fused_attention_bytes: float  # the part of those that fused kernels do not keep
+    unfused_attention_bytes: float  # attention that no fused kernel supports: it is kept, with copies
+    static_bytes: float  # independent of the batch
+    trace_over_rules: float  # traced bytes over what the rules per layer predict
 
 
 _COLUMNS = (
@@ -90,7 +90,7 @@ def saved_bytes(network: Description, table: LayerTable) -> Saved:
     if network.fused_attention_bytes_per_sample and not fused + unfused:
         fused = min(float(network.fused_attention_bytes_per_sample), total)
     else:
-        fused, unfused = _believable(fused, unfused, total, ruled)
+        fused, unfused = _capped(fused, unfused, total, ruled)
     factor = total / max(ruled, 1.0)
     return Saved(by_rule * factor, total, fused, unfused, _TRACED_SAMPLES * static_per_sample, factor)
 
@@ -107,7 +107,9 @@ def _by_rule(network: Description, table: LayerTable) -> Array:
 
 
 def _with_hidden_norms(ops: tuple[Op, ...], kept: Array, out_bytes: Array) -> Array:
-    """A norm fused with its activation is no leaf: an identity of the same size behind a convolution tells it."""
+    """A norm fused with its activation is not a leaf module. It leaves an identity of the same size after the
+    convolution.
+    """
     for index, (op, after) in enumerate(pairwise(ops)):
         if op.kind in CONVOLUTIONS and after.type == "Identity" and after.out_elements == op.out_elements:
             kept[index + 1] = out_bytes[index]
@@ -115,7 +117,7 @@ def _with_hidden_norms(ops: tuple[Op, ...], kept: Array, out_bytes: Array) -> Ar
 
 
 def _static_layers(network: Description) -> NDArray[np.bool_]:
-    """Elements that are no whole multiple of a sample's shape were traced once for the whole batch."""
+    """Layers traced once for the whole batch: their elements are not a whole multiple of a sample's shape."""
     if network.replayable:
         return np.zeros(len(network.ops), dtype=np.bool_)
     return np.array(
@@ -130,12 +132,12 @@ def _static_layers(network: Description) -> NDArray[np.bool_]:
 
 
 def _standardized_weights_bytes(ops: tuple[Op, ...]) -> float:
-    """Weight-standardizing convolutions keep the standardized copy."""
+    """Weight-standardizing convolutions save the standardized copy."""
     return _FLOAT_BYTES * sum(op.parameters for op in ops if "Std" in op.type)
 
 
 def _attention_bytes(ops: tuple[Op, ...]) -> tuple[float, float]:
-    """(matrices that fused kernels do not keep, matrices that stay) per sample."""
+    """(matrices that fused kernels do not keep, matrices that are kept), per sample."""
     fused = unfused = 0.0
     for index, op in enumerate(ops):
         if not _projects_qkv(ops, index):
@@ -147,7 +149,7 @@ def _attention_bytes(ops: tuple[Op, ...]) -> tuple[float, float]:
         rows = op.shape[-2]
         matrices = windows * math.prod(op.shape[:-2]) * _heads(ops, index, tokens)
         size_bytes = _FLOAT_BYTES * matrices * rows * rows
-        # Fused kernels take four dimensions: a projection of windows inside a sample is reshaped to five.
+        # Fused kernels take four dimensions; windows inside a sample make five.
         if len(op.shape) == 2 and not _shows_matrix(ops, index, rows):
             fused += size_bytes
         else:
@@ -172,7 +174,7 @@ def _heads(ops: tuple[Op, ...], index: int, tokens: int) -> int:
 
 
 def _shows_matrix(ops: tuple[Op, ...], index: int, rows: int) -> bool:
-    """A module that is given the attention matrix means that the code computes it."""
+    """If a module receives the attention matrix, the code computes it, so no fused kernel is used."""
     for op in ops[index + 1 : index + _QKV_SEARCH]:
         if op.type == "Linear" and op.channels_out == 3 * op.channels_in:
             return False
@@ -181,8 +183,8 @@ def _shows_matrix(ops: tuple[Op, ...], index: int, rows: int) -> bool:
     return False
 
 
-def _believable(fused: float, unfused: float, total: float, ruled: float) -> tuple[float, float]:
-    """The matrices cannot be more than what the layers' own rules leave unexplained."""
+def _capped(fused: float, unfused: float, total: float, ruled: float) -> tuple[float, float]:
+    """Caps the matrices at what the rules per layer leave unexplained."""
     fused = min(fused, _LARGEST_ATTENTION_SHARE * total)
     unexplained = max(0.0, total - ruled)
     if fused > 2 * unexplained:

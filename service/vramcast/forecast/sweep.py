@@ -1,6 +1,7 @@
-"""How a task's memory grows with its batch or its sequence, and the largest that each product holds.
+"""How a task's memory grows with its batch size or sequence length, and the largest value that fits each product.
 
-This is the question that people ask most. The answer is searched, not read off a grid: a batch of 187 is told as 187.
+This is what people ask most. The largest value is searched for, not read off the swept values, so the answer may be
+187.
 """
 
 from __future__ import annotations
@@ -19,24 +20,24 @@ from vramcast.task.vocabulary import KEYS, PREFIX, Level
 
 SWEPT = ("batch-size", "sequence-length")
 _MOST_POINTS = 200
-# As far as the search for the largest goes: the vocabulary's own limit for both keys.
+# The search stops here: it is the vocabulary's limit for both keys.
 _MOST = 10**7
-# How many values below the crossing are looked at one by one.
+# How many values below the crossing are checked one by one.
 _LEAST_BELOW, _MOST_BELOW = 8, 32
 _RANGE = re.compile(r"([0-9]+)\.\.([0-9]+)(?::([0-9]+))?", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
-class Sweep:
+class SweepRange:
     key: str
     values: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Largest:
-    """The largest value that a product holds at the task's risk; None where even 1 is too much.
+    """The largest value that fits a product at the task's risk; None if not even 1 does.
 
-    `next_forecast` is of the first value that is too much; None where the search ended before it came.
+    `next_forecast` is for the first value that does not fit; None if the search found none.
     """
 
     product: Product
@@ -46,13 +47,13 @@ class Largest:
     next_forecast: Forecast | None
 
 
-def parse_sweep(text: str) -> Sweep:
-    """`batch-size=8..256` (doubling), `batch-size=8..256:8` (by eights), `batch-size=8,24,48`."""
-    key, _, told = text.partition("=")
+def parse_sweep(text: str) -> SweepRange:
+    """`batch-size=8..256` (doubling), `batch-size=8..256:8` (in steps of 8), `batch-size=8,24,48`."""
+    key, _, listed = text.partition("=")
     key = key.strip().removeprefix(PREFIX).replace("_", "-")
     if key not in SWEPT:
         raise InvalidInput(f"--sweep {text!r}: expected {' or '.join(SWEPT)}, such as batch-size=8..256")
-    values = tuple(dict.fromkeys(_values(told.strip(), text)))
+    values = tuple(dict.fromkeys(_values(listed.strip(), text)))
     if not 2 <= len(values) <= _MOST_POINTS:
         raise InvalidInput(f"--sweep {text!r}: expected 2 to {_MOST_POINTS} values, got {len(values)}")
     for value in values:
@@ -60,11 +61,11 @@ def parse_sweep(text: str) -> Sweep:
             KEYS[key].parse(str(value))
         except ValueError as error:
             raise InvalidInput(f"--sweep {text!r}: {value}: {error}") from None
-    return Sweep(key, tuple(sorted(values)))
+    return SweepRange(key, tuple(sorted(values)))
 
 
-def _values(told: str, text: str) -> Iterable[int]:
-    if match := _RANGE.fullmatch(told):
+def _values(listed: str, text: str) -> Iterable[int]:
+    if match := _RANGE.fullmatch(listed):
         low, high, step = int(match[1]), int(match[2]), int(match[3] or 0)
         if not 0 < low < high <= _MOST or (match[3] and (step < 1 or (high - low) // step >= _MOST_POINTS)):
             raise InvalidInput(
@@ -72,9 +73,11 @@ def _values(told: str, text: str) -> Iterable[int]:
                 f"and at most {_MOST_POINTS} values, such as 8..256 or 8..256:8"
             )
         return [*range(low, high, step), high] if step else [*_doubled(low, high), high]
-    if re.fullmatch(r"[0-9]{1,8}(,[0-9]{1,8})+", told, re.ASCII):
-        return [int(part) for part in told.split(",")]
-    raise InvalidInput(f"--sweep {text!r}: expected values such as 8..256 (doubling), 8..256:8 (by eights) or 8,24,48")
+    if re.fullmatch(r"[0-9]{1,8}(,[0-9]{1,8})+", listed, re.ASCII):
+        return [int(part) for part in listed.split(",")]
+    raise InvalidInput(
+        f"--sweep {text!r}: expected values such as 8..256 (doubling), 8..256:8 (in steps of 8) or 8,24,48"
+    )
 
 
 def _doubled(low: int, high: int) -> Iterable[int]:
@@ -84,18 +87,17 @@ def _doubled(low: int, high: int) -> Iterable[int]:
 
 
 def swept(task: Task, key: str) -> Callable[[int], Task]:
-    """The task at a value. Raises InvalidTask where the description does not say how memory follows it."""
+    """The task at a value. Raises InvalidTask if the description does not show how memory depends on the key."""
     if task.level is Level.GIVEN:
-        told = f"{task.gpu_memory_mib}Mi"
-        why = "a given number does not follow a sweep: describe the task instead"
-        raise InvalidTask([FieldError(f"{PREFIX}gpu-memory", told, why)])
+        why = "a fixed amount cannot be swept: describe the task instead"
+        raise InvalidTask([FieldError(f"{PREFIX}gpu-memory", f"{task.gpu_memory_mib}Mi", why)])
     if key == "batch-size":
         return lambda value: replace(task, batch_size=value)
     if task.level is not Level.SUMMARY:
         return lambda value: replace(task, sequence_length=value)
     length, activations = task.sequence_length, task.activations
     if length is None or activations is None:
-        why = f"expected the length that {PREFIX}activations was counted at"
+        why = f"expected the sequence length at which {PREFIX}activations was counted"
         raise InvalidTask([FieldError(f"{PREFIX}sequence-length", "", why)])
     assumed = (*task.assumptions, "activations grow in proportion to sequence-length")
     return lambda value: replace(
@@ -103,13 +105,13 @@ def swept(task: Task, key: str) -> Callable[[int], Task]:
     )
 
 
-def curve(forecaster: Forecaster, task: Task, product: Product, sweep: Sweep) -> list[Forecast]:
+def curve(forecaster: Forecaster, task: Task, product: Product, sweep: SweepRange) -> list[Forecast]:
     at = swept(task, sweep.key)
     return [forecaster.forecast(at(value), product) for value in sweep.values]
 
 
-def find_largest(forecaster: Forecaster, task: Task, product: Product, sweep: Sweep) -> Largest | None:
-    """None for a product whose memory nobody knows."""
+def find_largest(forecaster: Forecaster, task: Task, product: Product, sweep: SweepRange) -> Largest | None:
+    """None if the product's memory is unknown."""
     usable = usable_mib(product)
     if usable is None:
         return None
@@ -125,7 +127,7 @@ def find_largest(forecaster: Forecaster, task: Task, product: Product, sweep: Sw
     while high is not None and high - low > 1:
         middle = (low + high) // 2
         low, high = (middle, high) if fits(middle) else (low, middle)
-    # A learned bound is not quite a smooth line: of the values around the crossing, the first that does not fit counts.
+    # A learned bound is not quite monotonic, so look for an earlier value near the crossing that does not fit.
     below = range(max(1, low - min(_MOST_BELOW, max(_LEAST_BELOW, low // 16))), low)
     high = next((value for value in below if not fits(value)), high)
     low = high - 1 if high is not None else low
@@ -134,7 +136,7 @@ def find_largest(forecaster: Forecaster, task: Task, product: Product, sweep: Sw
 
 
 def _bracket(fits: Callable[[int], bool], values: Iterable[int]) -> tuple[int, int | None]:
-    """The first of the powers of two and of the swept values that does not fit, and the one before it."""
+    """Among the powers of two and the swept values: the last that fits, and the first that does not."""
     powers = (1 << exponent for exponent in range(_MOST.bit_length()))
     probes = [0, *sorted({*values, *(power for power in powers if power <= _MOST), _MOST})]
     for before, probe in pairwise(probes):

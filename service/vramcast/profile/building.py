@@ -18,7 +18,6 @@ from torch import Tensor, nn
 
 from vramcast.forecast.catalog import write_catalog
 from vramcast.forecast.description import fold_layers, parse_profile
-from vramcast.forecast.scaling import find_growths
 from vramcast.forecast.summary import summarize
 from vramcast.profile.inputs import make_call
 from vramcast.profile.profiling import SAMPLES, attention_modules, make_profile, quiet, traced_on_cpu
@@ -179,11 +178,30 @@ def _growths(
     alike = [(size, other) for size, other in others if [layer[0] for layer in other.layers] == types]
     if alike:
         size, other = max(alike, key=lambda traced: abs(math.log(_ratio(source, traced[0]))))
-        found = find_growths(seen.layers, other.layers, _ratio(source, size))
+        found = _find_growths(seen.layers, other.layers, _ratio(source, size))
     else:
         found = [[0.0, _input_power(layer), *_sides(layer[7])] for layer in seen.layers]
     kinds = list(dict.fromkeys(map(tuple, found)))
     return [list(kind) for kind in kinds], [kinds.index(tuple(growth)) for growth in found]
+
+
+def _find_growths(base: Sequence[Sequence[Any]], other: Sequence[Sequence[Any]], ratio: float) -> list[list[float]]:
+    """Exponents of every layer, from the same layers traced at `ratio` times the size. See forecast/catalog.py."""
+    return [_growth(layer, grown, ratio) for layer, grown in zip(base, other, strict=True)]
+
+
+def _growth(layer: Sequence[Any], grown: Sequence[Any], ratio: float) -> list[float]:
+    if len(layer[7]) != len(grown[7]):
+        return [_power(layer[1], grown[1], ratio), _power(layer[6], grown[6], ratio), *([0.0] * len(layer[7]))]
+    repeats = _power(layer[1] / max(1, math.prod(layer[7])), grown[1] / max(1, math.prod(grown[7])), ratio)
+    sides = [_power(side, after, ratio) for side, after in zip(layer[7], grown[7], strict=True)]
+    return [repeats, _power(layer[6], grown[6], ratio), *sides]
+
+
+def _power(before: float, after: float, ratio: float) -> float:
+    if before <= 0 or after <= 0 or before == after:
+        return 0.0
+    return round(math.log(after / before) / math.log(ratio), 3)
 
 
 def _input_power(layer: Sequence[Any]) -> float:

@@ -14,9 +14,8 @@ from rich.table import Table
 from torch import nn
 
 from vramcast.errors import InvalidInput
-from vramcast.forecast.description import parse_profile
+from vramcast.forecast.description import encode_profile, parse_profile
 from vramcast.forecast.forecast import Forecaster
-from vramcast.forecast.profiles import encode_profile
 from vramcast.forecast.report import COMMON_PRODUCTS, ProductReport, report, report_json
 from vramcast.forecast.report_tables import new_console, parts_table, products_table
 from vramcast.forecast.summary import Summary, summarize

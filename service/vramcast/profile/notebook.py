@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from torch.utils import _pytree
 
 from vramcast.errors import InvalidInput
-from vramcast.forecast.forecaster import RememberingForecaster
+from vramcast.forecast.description import encode_profile
+from vramcast.forecast.forecaster import CachingForecaster
 from vramcast.forecast.model import BUILTIN, choose_forecaster
-from vramcast.forecast.profiles import encode_profile
 from vramcast.forecast.report import COMMON_PRODUCTS, ProductReport, report
 from vramcast.names import Product
 from vramcast.profile.inputs import Inputs
@@ -127,5 +127,5 @@ def _like(batch: Any) -> Callable[[int], Any]:
 
 
 @lru_cache(maxsize=1)
-def _forecaster() -> RememberingForecaster:
+def _forecaster() -> CachingForecaster:
     return choose_forecaster(BUILTIN, _DEFAULT_RISK, physics_if_unusable=False)

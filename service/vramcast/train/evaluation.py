@@ -9,11 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from vramcast.forecast.artifact import Artifact, load_artifact, novelty_of
 from vramcast.forecast.conformal import Cell, bound
 from vramcast.forecast.features import describe
-from vramcast.forecast.physics import forget
-from vramcast.forecast.session import ModelSession
+from vramcast.forecast.model import Artifact, ModelSession, load_artifact, novelty_of
+from vramcast.forecast.physics import clear_caches
 from vramcast.train.dataset import usable_mib
 from vramcast.train.metrics import REPORTED_RISKS, Judged, capacities_mib, slices
 from vramcast.train.progress import Progress
@@ -51,7 +50,7 @@ def judge(records: Sequence[Record], artifact: Artifact, progress: Progress) -> 
     said: list[tuple[float, float, float, tuple[float, ...], tuple[float, ...]]] = []
     seconds = np.zeros((2, len(records)))
     for index, record in enumerate(progress.over(records, "forecasts")):
-        forget()
+        clear_caches()
         started, busy = time.perf_counter(), time.thread_time()
         said.append(_forecast(record, artifact, session))
         seconds[:, index] = time.perf_counter() - started, time.thread_time() - busy

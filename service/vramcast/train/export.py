@@ -16,9 +16,8 @@ from torch import Tensor, nn
 
 from vramcast.errors import VramcastError
 from vramcast.forecast.conformal import MIN_SPREAD
-from vramcast.forecast.features import FACTS
-from vramcast.forecast.session import INPUTS, OUTPUTS
-from vramcast.forecast.tokens import TOKEN_WIDTH, TOKENS
+from vramcast.forecast.features import FACTS, TOKEN_WIDTH, TOKENS
+from vramcast.forecast.model import INPUTS, OUTPUTS
 from vramcast.train.dataset import Dataset
 from vramcast.train.network import MEDIAN, QUANTILES, UTILIZATIONS, ForecastNetwork
 from vramcast.train.stacked import Stacked

@@ -23,9 +23,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vramcast.errors import InvalidInput
-from vramcast.forecast.artifact import MANIFEST, MODEL, Artifact, Ranges, load_artifact, novelty
 from vramcast.forecast.conformal import MIN_SCORES, RISKS, Calibration, Cell, bound, calibrate
 from vramcast.forecast.features import Regime
+from vramcast.forecast.model import MANIFEST, MODEL, Artifact, Ranges, load_artifact, novelty
 from vramcast.train.crossval import FOLDS
 from vramcast.train.dataset import Dataset, build, deal
 from vramcast.train.export import TOLERANCE, run

@@ -12,8 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from vramcast.forecast.description import OpKind
-from vramcast.forecast.features import FACTS, Regime
-from vramcast.forecast.tokens import TOKEN_WIDTH
+from vramcast.forecast.features import FACTS, TOKEN_WIDTH, Regime
 
 QUANTILES = (0.05, 0.5, 0.9, 0.95, 0.99)
 MEDIAN = QUANTILES.index(0.5)

@@ -13,8 +13,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from vramcast.forecast.features import Regime
-from vramcast.forecast.tokens import TOKENS
+from vramcast.forecast.features import TOKENS, Regime
 from vramcast.train.network import CLIP, QUANTILES, Encoder, ForecastNetwork, ordered
 
 _GATES = 3
