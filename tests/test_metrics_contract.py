@@ -1,4 +1,4 @@
-"""Dashboards and alerts are written against these names: whoever changes one changes this file, and the README."""
+"""Dashboards and alerts depend on these names. Change one here and regenerate docs/metrics.md."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.api.client import Client
 from tests.fakes import FakeCluster, new_fake_service, pod_manifest, shared_pod, sharing_node, whole_node
 from vramcast.cluster.seam import BindingWrite, BindResult, Fate
 from vramcast.controllers.candidate import Candidate, CandidateTrial
-from vramcast.forecast.adapted import AdaptedForecaster
+from vramcast.forecast.forecaster import CalibratedForecaster
 from vramcast.forecast.forecast import Source
 from vramcast.forecast.forecaster import PhysicsForecaster
 from vramcast.names import NodeName, PodUid, Product
@@ -29,7 +29,7 @@ from vramcast.settings import load_settings
 from vramcast.task.run_status import Ending
 from vramcast.task.vocabulary import Architecture, Level
 
-README = Path(__file__).parents[1] / "README.md"
+PAGE = Path(__file__).parents[1] / "docs/metrics.md"
 
 # Name as it is scraped, type, labels.
 CONTRACT = {
@@ -207,7 +207,7 @@ async def live_through_everything(client: Client, cluster: FakeCluster) -> None:
     client.service.learner.calibrator.model_version = "m"
     for ending in Ending:
         client.service.learner.calibrator.record(outcome(ending))
-    adapted = AdaptedForecaster(PhysicsForecaster(0.05), None)
+    adapted = CalibratedForecaster(PhysicsForecaster(0.05), None)
     client.service.learner.trial = trial = CandidateTrial(client.service.settings, adapted, PhysicsForecaster(0.05))
     trial.candidate = Candidate(PhysicsForecaster(0.05), client.service.learner.calibrator)
     trial.candidate.comparison.add(outcome(Ending.SUCCEEDED), outcome(Ending.OOM))
@@ -346,12 +346,11 @@ def test_addresses_that_do_not_exist_make_no_series(client: Client) -> None:
     assert client.request("GET", "/metrics").body.count(b"\n") == before
 
 
-# --- the README
+# --- the docs
 
 
-def test_the_readme_lists_every_metric_with_its_labels() -> None:
-    section = re.split(r"^## ", README.read_text().split("\n## Metrics\n")[1], maxsplit=1, flags=re.MULTILINE)[0]
-    rows = re.findall(r"^\| `(\w+)` \| *(.*?) *\| .+ \|$", section, re.MULTILINE)
-    documented = {(name, frozenset(re.findall(r"\w+", labels))) for name, labels in rows}
-    assert documented == {(name, frozenset(labels)) for name, _, labels in CONTRACT | DETAIL}
+def test_the_docs_list_every_metric_with_its_type_and_labels() -> None:
+    rows = re.findall(r"^\| `(vramcast_\w+)` \| (\w+) \| *(.*?) *\| .+ \|$", PAGE.read_text(), re.MULTILINE)
+    documented = {(name, kind, frozenset(re.findall(r"\w+", labels))) for name, kind, labels in rows}
+    assert documented == {(name, kind, frozenset(labels)) for name, kind, labels in CONTRACT | DETAIL}
     assert len(rows) == len(CONTRACT | DETAIL)

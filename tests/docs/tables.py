@@ -1,20 +1,24 @@
-"""The tables that are made from the code: `python -m tests.docs.tables` writes them, a test holds them to it."""
+"""The generated parts of the docs. `python -m tests.docs.tables` writes them; a test fails if they are stale."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from tests.chart.settings_schema import SCHEMA, values_schema
 from tests.docs.accuracy import accuracy_table, summary_table
+from tests.docs.pages import REPOSITORY
+from tests.docs.remedies import reasons_table
+from tests.fakes import new_fake_service
+from tests.test_metrics_contract import CLOSED, CONTRACT, DETAIL
 from vramcast.cli.annotations import markdown_rules, markdown_table, schema_text
-from vramcast.settings import ENV_PREFIX, Settings
+from vramcast.settings import ENV_PREFIX, Settings, load_settings
 
-REPOSITORY = Path(__file__).parents[2]
 CHART = REPOSITORY / "helm/vramcast"
 
 
@@ -22,9 +26,12 @@ def settings_page() -> str:
     rows = "\n".join(_setting_row(name) for name in Settings.model_fields)
     return f"""# Settings
 
-From a YAML file (`vramcast serve --config FILE`), from the environment (`{ENV_PREFIX}PORT=9000`), or, for some, as
-flags (`--port 9000`). Flags win over the environment, the environment over the file. In the chart: `settings.NAME`.
-Every mistake is reported at once, with where it stands.
+Set them in a YAML file (`vramcast serve --config FILE`), in the environment (`{ENV_PREFIX}PORT=9000`) or, for some, as
+flags (`--port 9000`). Flags override the environment, and the environment overrides the file. In the chart:
+`settings.NAME`. At startup vramcast reports every invalid setting at once, with the file, variable or flag that set it.
+
+To serve over TLS, set `tls_cert_file` and `tls_key_file`. A kube-scheduler can only authenticate with a client
+certificate (`tls_client_ca_file` here, `tlsConfig` there). Without one, listen on loopback only.
 
 | setting | default | what it does |
 |---|---|---|
@@ -41,6 +48,53 @@ def _shown(value: Any) -> str:
     if value is None or value == "":
         return "none"
     return f"`{str(value).lower() if isinstance(value, bool) else value}`"
+
+
+def metrics_page() -> str:
+    labels = {name: (kind, names) for name, kind, names in CONTRACT | DETAIL}
+    families = _registered_metrics()
+    always = [_metric_row(name, *labels[name], text) for name, text in families if (name, *labels[name]) in CONTRACT]
+    detail = [_metric_row(name, *labels[name], text) for name, text in families if (name, *labels[name]) in DETAIL]
+    values = (
+        f"| `{label}` | {', '.join(f'`{value}`' for value in sorted(CLOSED[label]))} |" for label in sorted(CLOSED)
+    )
+    title = "| metric | type | labels | meaning |\n|---|---|---|---|"
+    return f"""# Metrics
+
+`GET /metrics` in the Prometheus text format, on `port` and, if set, on `metrics_port`. [Accuracy](accuracy.md) explains
+how to read the accuracy metrics. Alerts: [operations](operations.md).
+
+{title}
+{_lines(always)}
+
+With `detail_metrics: true` there is also a series for each pod and each GPU. That is a lot on a large cluster.
+
+{title}
+{_lines(detail)}
+
+## Label values
+
+`product`, `version`, `quantile` and the names of nodes, GPUs and pods come from the cluster. All other labels have a
+fixed set of values; a metric may use only some of them.
+
+| label | values |
+|---|---|
+{_lines(values)}
+"""
+
+
+def _registered_metrics() -> list[tuple[str, str]]:
+    """(name as scraped, HELP text), in the order of /metrics."""
+    service = new_fake_service(settings=load_settings({"detail_metrics": True}, {}))
+    return re.findall(r"^# HELP (\w+) (.*)$", service.metrics.render().decode(), re.MULTILINE)
+
+
+def _metric_row(name: str, kind: str, labels: tuple[str, ...], text: str) -> str:
+    return f"| `{name}` | {kind} | {', '.join(labels)} | {text} |"
+
+
+def _lines(rows: Iterable[str]) -> str:
+    return "\n".join(rows)
 
 
 def chart_page() -> str:
@@ -87,7 +141,7 @@ _MADE = re.compile(r"(<!-- made: (\S+) -->\n).*?(<!-- /made -->)", re.DOTALL)
 
 
 def filled(page: Path) -> str:
-    """A page that people write, with the parts between `<!-- made: ... -->` marks made anew."""
+    """A hand-written page, with the parts between `<!-- made: ... -->` marks regenerated."""
 
     def make(match: re.Match[str]) -> str:
         name = match[2]
@@ -106,15 +160,15 @@ _TABLES = {
     "rules": markdown_rules,
     "accuracy": accuracy_table,
     "summary-accuracy": summary_table,
+    "reasons": reasons_table,
 }
-FORECAST = REPOSITORY / "docs/forecast.md"
-README, ANNOTATIONS = REPOSITORY / "README.md", REPOSITORY / "docs/annotations.md"
+_FILLED = [REPOSITORY / "docs" / name for name in ("annotations.md", "forecast.md", "troubleshooting.md")]
 PAGES = {
     REPOSITORY / "docs/settings.md": settings_page,
+    REPOSITORY / "docs/metrics.md": metrics_page,
     CHART / "README.md": chart_page,
-    README: partial(filled, README),
-    ANNOTATIONS: partial(filled, ANNOTATIONS),
-    FORECAST: partial(filled, FORECAST),
+    SCHEMA: values_schema,
+    **{page: partial(filled, page) for page in _FILLED},
     REPOSITORY / "docs/annotations.schema.json": schema_text,
 }
 

@@ -1,0 +1,137 @@
+"""Every command of the documentation is run, here or by the test that follows its page.
+
+What needs more than a test has (torch, measured runs, a release in trouble) is at least parsed by the program that it
+calls, so an option that does not exist fails.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from typer.main import get_command
+
+from tests.controlplane import built_binaries
+from tests.docs.pages import DOCUMENTS, README, REPOSITORY, commands
+from vramcast.cli.main import app
+
+# These pages are followed from the first command to the last, on a real control plane.
+FOLLOWED = {
+    REPOSITORY / "docs/quick-start.md",  # tests/chart/test_quick_start.py
+    REPOSITORY / "docs/install-without-helm.md",  # test_install_without_helm.py
+}
+PROGRAMS = ("vramcast", "make", "python", "kubectl", "helm", "curl", "docker", "export")
+TYPED = [(page, command) for page in DOCUMENTS if page not in FOLLOWED for command in commands(page)]
+# They need torch, measured runs or a running service: tests/profiling, tests/train and tests/cli run them.
+PARSED_ONLY = ("profile", "train", "evaluate", "export-records")
+
+
+def typed(*programs: str) -> pytest.MarkDecorator:
+    """Runs the test once for each command that starts with one of the programs."""
+    found = [(page, command) for page, command in TYPED if command.split()[0] in programs]
+    return pytest.mark.parametrize(("page", "command"), found, ids=names)
+
+
+def names(value: object) -> str:
+    return value.name if isinstance(value, Path) else str(value)
+
+
+def parse(command: str) -> None:
+    _, name, *arguments = shlex.split(command)
+    group = get_command(app)
+    with group.make_context("vramcast", [name, "--help"], resilient_parsing=True) as context:
+        found = group.get_command(context, name)  # type: ignore[attr-defined]
+        assert found is not None, f"there is no command {name}"
+        found.make_context(name, arguments, parent=context)
+
+
+def vramcast(arguments: str, directory: Path) -> subprocess.CompletedProcess[str]:
+    return run([sys.executable, "-m", "vramcast", *shlex.split(arguments)], directory)
+
+
+def run(command: Sequence[str | Path], directory: Path) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "COLUMNS": "120", "TERM": "dumb"}
+    return subprocess.run(
+        command, cwd=directory, env=environment, capture_output=True, text=True, timeout=120, check=False
+    )
+
+
+def test_every_command_is_one_that_the_tests_know_how_to_run() -> None:
+    assert [command for _, command in TYPED if command.split()[0] not in PROGRAMS] == []
+
+
+@typed("vramcast")
+def test_the_commands_of_vramcast_work(page: Path, command: str, tmp_path: Path) -> None:
+    if command.split()[1] in PARSED_ONLY:
+        return parse(command)
+    shutil.copytree(REPOSITORY / "examples", tmp_path / "examples")
+    shutil.copy(REPOSITORY / "examples/job.yaml", tmp_path / "job.yaml")
+    done = vramcast(command.removeprefix("vramcast "), tmp_path)
+    assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
+    return None
+
+
+@typed("make")
+def test_the_targets_of_make_exist(page: Path, command: str) -> None:
+    _, *arguments = shlex.split(command)
+    done = run(["make", "--dry-run", *arguments], REPOSITORY)
+    assert done.returncode == 0, done.stderr
+
+
+@typed("python")
+def test_the_programs_of_the_repository_exist(page: Path, command: str) -> None:
+    words = shlex.split(command)
+    program = words[words.index("-m") + 1].replace(".", "/") + ".py" if "-m" in words else words[1]
+    text = (REPOSITORY / program).read_text()
+    for option in re.findall(r"--[a-z-]+", command):
+        assert f'"{option}"' in text, f"{program} has no {option}"
+
+
+@pytest.mark.e2e
+@typed("kubectl")
+def test_kubectl_knows_the_commands_and_their_options(page: Path, command: str) -> None:
+    """With --help kubectl still rejects unknown options, and asks no cluster."""
+    words = shlex.split(re.split(r" [|>&]", command)[0])
+    done = run([built_binaries().kubectl, *words[1:], "--help"], REPOSITORY)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.e2e
+@typed("helm")
+def test_the_chart_renders_with_the_values_of_the_commands(page: Path, command: str) -> None:
+    """`helm install` and `helm upgrade` take the options of `helm template`, which asks no cluster."""
+    words = shlex.split(command.replace("$REGISTRY", "registry.example.com"))
+    if words[1] in ("install", "upgrade"):
+        words = ["helm", "template", *(word for word in words[2:] if word not in ("--install", "--reuse-values"))]
+    else:
+        words.append("--help")
+    done = run([built_binaries().helm, *words[1:]], REPOSITORY)
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_readme_installs_as_the_quick_start_does() -> None:
+    """The quick start's commands are run, so the README's are too if they are the same."""
+    followed = commands(REPOSITORY / "docs/quick-start.md")
+    installing = [command for command in commands(README) if command.startswith(("helm ", "kubectl label"))]
+    assert installing
+    assert set(installing) <= set(followed)
+
+
+def test_the_readme_shows_what_the_forecast_prints() -> None:
+    done = vramcast("forecast -f examples/job.yaml", REPOSITORY)
+    (shown,) = re.findall(
+        r"^\$ vramcast forecast -f examples/job\.yaml\n(.*?) \.\.\.$", README.read_text(), re.M | re.S
+    )
+    printed = [line.rstrip() for line in done.stdout.splitlines()]
+    assert [line for line in shown.splitlines() if line not in printed] == []
+
+
+def test_the_readme_is_short() -> None:
+    assert len(README.read_text().splitlines()) <= 160
