@@ -1,7 +1,10 @@
 # syntax=docker/dockerfile:1
-# The image of the service: what requirements/serve.txt locks, and no torch. Everything happens in service/image/install.sh,
-# which tests/image runs without an engine.
-FROM python:3.13-slim-bookworm AS build
+# The service with the packages that requirements/serve.txt locks, without torch. All the work is in
+# service/image/install.sh, so that tests/image can run it without a container engine.
+
+# The Python of .python-version: the tests run on it, and the packages are locked for it.
+ARG PYTHON=3.11
+FROM python:${PYTHON}-slim-bookworm AS build
 ENV PIP_NO_CACHE_DIR=1
 COPY LICENSE README.md pyproject.toml /src/
 COPY model_artifacts /src/model_artifacts
@@ -9,7 +12,7 @@ COPY requirements /src/requirements
 COPY service /src/service
 RUN /src/service/image/install.sh /src /opt/vramcast
 
-FROM python:3.13-slim-bookworm
+FROM python:${PYTHON}-slim-bookworm
 ARG VERSION=0.1.0
 LABEL org.opencontainers.image.title="vramcast" \
       org.opencontainers.image.description="GPU scheduling that knows what a training job needs before it runs" \

@@ -1,23 +1,33 @@
-# Every target does its own set-up: a fresh clone needs python3 (>= 3.11), and `go` for the tests' real control plane.
-PYTHON ?= python3
+# A fresh clone needs Python 3.11, plus Go for everything that starts a real control plane or lints the workflows.
+# Every target installs what it needs; .venv and the user's cache keep it.
+PYTHON_VERSION := $(shell cat .python-version)
+PYTHON ?= $(if $(shell python$(PYTHON_VERSION) -c 'print(1)' 2>/dev/null),python$(PYTHON_VERSION),python3)
 BIN := .venv/bin
-# Not compiled ahead: what runs is compiled at its first import, and most of what is installed never runs here.
+# --no-compile below: Python compiles a module when it is first imported, and most of what is installed never is.
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-# Every test of a process starts some: without compiled modules each of them compiles all that it imports.
+# Many tests start processes. Without bytecode files each process would compile everything that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
+# torch takes gigabytes and only training needs it: one environment per lock file, in the user's cache.
 TRAIN := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/vramcast/train-$(shell sha256sum requirements/train.txt | cut -c1-12)
 
-.DEFAULT_GOAL := help
-.PHONY: help install run controlplane test test-units test-e2e test-fast lint format dist bench predictors lock clean
+# $(call timed,PART,COMMAND): run the command, print how long it took and keep that for the summary of `make test`.
+timed = @begin=$$(date +%s); $(2); code=$$?; \
+	printf '%-14s %5d s\n' "$(1)" $$(($$(date +%s) - begin)) | tee ".venv/$(1).time"; exit $$code
 
-help: ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+.DEFAULT_GOAL := help
+.PHONY: help install run controlplane test test-units test-train test-e2e test-fast lint format dist bench predictors \
+	lock clean
+
+help: ## print this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .venv/serve.stamp: requirements/serve.txt requirements/build.txt pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("vramcast needs Python 3.11 or newer, this is " + sys.version.split()[0])'
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	@$(BIN)/python -c 'import sys; have = "%d.%d" % sys.version_info[:2]; want = "$(PYTHON_VERSION)"; have == want or \
+	  print("note: .venv has Python " + have + "; the image has " + want + ", so tests/image will fail here")'
 	@echo "installing vramcast into .venv"
 	@$(PIP) install --no-compile --require-hashes -r requirements/build.txt -r requirements/serve.txt
 	@$(PIP) install --no-deps --no-build-isolation --editable .
@@ -28,72 +38,80 @@ help: ## this list
 	@$(PIP) install --no-compile --require-hashes -r requirements/dev.txt
 	@touch $@
 
-# torch is gigabytes and only training needs it: once per pinned version, in the user's cache.
 $(TRAIN)/ready:
-	@echo "installing what training needs into $(TRAIN) (some minutes, once)"
+	@echo "installing torch and the rest of training into $(TRAIN) (once, takes minutes)"
 	@rm -rf $(TRAIN) && mkdir -p $(dir $(TRAIN)) && $(PYTHON) -m venv $(TRAIN)
 	@$(TRAIN)/bin/python -m pip --disable-pip-version-check --quiet install --no-compile --no-cache-dir \
 	  --require-hashes -r requirements/train.txt
 	@touch $@
 
-install: .venv/serve.stamp ## put vramcast into .venv/bin
+install: .venv/serve.stamp ## install vramcast into .venv/bin
 
-run: .venv/serve.stamp ## the service on an embedded demo cluster, with a scripted day of training pods
+run: .venv/serve.stamp ## run the service on an embedded demo cluster with a scripted day of training pods
 	@$(BIN)/vramcast demo
 
 controlplane: .venv/dev.stamp
-	@$(BIN)/python -m tests.controlplane build
+	$(call timed,control-plane,$(BIN)/python -m tests.controlplane build)
 
-test: lint controlplane $(TRAIN)/ready ## everything: linters, units, training, and end to end on a real control plane
-	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target test-units test-e2e
+test: lint controlplane $(TRAIN)/ready ## linters, unit tests, training tests, end-to-end tests on a real control plane
+	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target test-train test-e2e
+	@echo "time per part:" && cat .venv/lint.time .venv/control-plane.time .venv/units.time .venv/training.time .venv/end-to-end.time
 
-# Side by side: what runs end to end waits most of the time.
-test-units: .venv/dev.stamp $(TRAIN)/ready
-	@$(BIN)/python -m pytest --ignore=tests/e2e --ignore=tests/chart --ignore=tests/train --ignore=tests/profiling
-	@PYTHONPATH=service $(TRAIN)/bin/python -m pytest tests/train tests/profiling
+# The end-to-end tests mostly wait, so the others run next to them.
+test-units: .venv/dev.stamp
+	$(call timed,units,$(BIN)/python -m pytest --ignore=tests/e2e --ignore=tests/chart --ignore=tests/train --ignore=tests/profiling)
+
+test-train: test-units $(TRAIN)/ready
+	$(call timed,training,PYTHONPATH=service $(TRAIN)/bin/python -m pytest tests/train tests/profiling)
 
 test-e2e: .venv/dev.stamp
-	@$(BIN)/python -m pytest tests/e2e tests/chart
+	$(call timed,end-to-end,$(BIN)/python -m pytest tests/e2e tests/chart)
 
-test-fast: .venv/dev.stamp ## the unit tests alone: seconds
+test-fast: .venv/dev.stamp ## the unit tests only, without Go
 	@$(BIN)/python -m pytest -m "not e2e" --ignore=tests/train --ignore=tests/profiling
 
-lint: .venv/dev.stamp ## ruff, mypy --strict, import layers
-	@$(BIN)/ruff check .
-	@$(BIN)/ruff format --check .
-	@$(BIN)/mypy
-	@$(BIN)/lint-imports --no-cache
+lint: .venv/dev.stamp ## ruff, mypy --strict, import layers, shellcheck, actionlint
+	$(call timed,lint,$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(BIN)/lint-imports --no-cache \
+	  && $(BIN)/shellcheck .ci/run service/image/install.sh \
+	  && $(BIN)/python -m tests.controlplane actionlint -shellcheck $(BIN)/shellcheck)
 
-format: .venv/dev.stamp ## rewrite the sources in the house format
+format: .venv/dev.stamp ## let ruff fix and format the sources
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
 
 DIST ?= dist
 
-dist: .venv/dev.stamp controlplane ## the wheel and the chart, into dist/
+dist: .venv/dev.stamp ## build the wheel, its SBOM (CycloneDX) and the chart into dist/
 	@mkdir -p $(DIST)
 	@$(PIP) wheel --no-deps --no-build-isolation --wheel-dir $(DIST) .
+	@$(BIN)/python requirements/sbom.py $(DIST)/vramcast-$$($(BIN)/vramcast version).cdx.json
 	@$(BIN)/python -m tests.controlplane helm package helm/vramcast --destination $(DIST)
 
-bench: .venv/dev.stamp controlplane ## every benchmark; results go to docs/benchmarks
+bench: .venv/dev.stamp controlplane ## run the benchmarks and write docs/benchmarks
 	@$(BIN)/python bench/filter.py --out docs/benchmarks/filter.md
 	@$(BIN)/python -m bench.scheduler --out docs/benchmarks/scheduler.md
 
-predictors: $(TRAIN)/ready ## every predictor on the same rows into docs/predictors.md: make predictors DATA=DIR
-	@test -n "$(DATA)" || { echo "which measurements? make predictors DATA=DIR" >&2; exit 1; }
+predictors: $(TRAIN)/ready ## compare the predictors and write docs/predictors.md: make predictors DATA=DIR
+	@test -n "$(DATA)" || { echo "error: name the directory of the measurements: make predictors DATA=DIR" >&2; exit 1; }
 	@$(TRAIN)/bin/python -m pip --disable-pip-version-check --quiet install --no-compile --require-hashes \
 	  -r requirements/predictors.txt
 	@PYTHONPATH=service $(TRAIN)/bin/python -m bench.predictors --data $(DATA) --out docs/predictors.md $(ARGS)
 
-lock: .venv/dev.stamp ## pin every dependency with hashes (no index address is written)
-	@$(PIP) install uv
-	@for target in "build requirements/build.in" "serve pyproject.toml" "dev pyproject.toml --extra dev" \
+# An empty UPGRADE keeps every pin that still resolves: make lock UPGRADE=
+UPGRADE ?= --upgrade
+UV := uv==0.13.8
+
+# --fork-strategy fewest: one version of a package for every Python, or the image could run another one than the tests.
+lock: .venv/dev.stamp ## pin every dependency, with hashes, to its newest version
+	@$(PIP) install $(UV)
+	@for target in "build requirements/build.in" "serve pyproject.toml --fork-strategy fewest" \
+	    "dev pyproject.toml --extra dev --extra tools --constraints requirements/serve.txt" \
 	    "train pyproject.toml --extra train --extra catalog --extra dev" \
 	    "predictors pyproject.toml --extra train --extra predictors --constraints requirements/train.txt"; do \
 	  set -- $$target; name=$$1; shift; \
-	  $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --upgrade \
+	  $(BIN)/uv pip compile --quiet --universal --python-version $(PYTHON_VERSION) --generate-hashes $(UPGRADE) \
 	    --custom-compile-command "make lock" "$$@" --output-file requirements/$$name.txt || exit 1; \
 	done
 
-clean: ## remove what was installed here (the built control plane stays in the user's cache)
+clean: ## remove .venv, build and dist; the user's cache stays
 	@rm -rf .venv build dist

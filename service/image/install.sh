@@ -1,7 +1,7 @@
 #!/bin/sh
-# Puts vramcast into a folder of its own, from the locked requirements. The Dockerfile runs it, and so does its test.
+# Installs vramcast and its locked packages into a directory of its own. The Dockerfile and tests/image run it.
 #
-#   install.sh SOURCE TARGET      needs python3 with venv; ends with TARGET/bin/vramcast
+#   install.sh SOURCE TARGET      needs python3 with venv; creates TARGET/bin/vramcast
 set -eu
 
 source=$1
@@ -10,7 +10,7 @@ python=${PYTHON:-python3}
 build=$(mktemp -d)
 trap 'rm -rf "$build"' EXIT
 
-# Built apart, and installed from there: neither what builds the wheel nor pip itself is shipped.
+# The wheel is built in a venv that is thrown away: neither the build tools nor pip end up in the image.
 "$python" -m venv "$build/venv"
 pip="$build/venv/bin/python -m pip --disable-pip-version-check --quiet"
 # shellcheck disable=SC2086
@@ -25,9 +25,9 @@ $pip install --no-compile --only-binary :all: --require-hashes --requirement "$s
 # shellcheck disable=SC2086
 $pip install --no-compile --no-deps "$build"/vramcast-*.whl
 
-# Nobody runs the libraries' own tests.
+# The libraries ship their tests; the service never runs them.
 find "$target" -depth -type d \( -name tests -o -name test \) -exec rm -rf {} +
-# The client's asynchronous twin, as large as itself, and never imported.
+# The asynchronous Kubernetes client is as large as the one that the service imports, and unused.
 rm -rf "$target"/lib/python*/site-packages/kubernetes/aio
-# The root file system is read-only at run time, so the byte code is made here.
+# The root file system is read-only at run time, so compile the bytecode now.
 "$target/bin/python" -m compileall -q -j 0 "$target/lib"

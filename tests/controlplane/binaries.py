@@ -1,8 +1,8 @@
 """Builds the control plane's programs from pinned Go modules, once per user and version.
 
-The programs come from the Go module proxy because the tests must run where no container registry or
-release download is reachable. A cold build takes minutes, so every set lives in the user's cache under a
-key of its own: bumping etcd does not rebuild Kubernetes, and a new clone finds what an older one built.
+The sources come from the Go module proxy, so the tests need no container registry and no release download.
+A cold build takes minutes, so the user's cache keeps every set under its own key: a new version of etcd does
+not rebuild Kubernetes, and a new clone finds the programs that an older one built.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -29,7 +30,7 @@ _COMPONENT_VERSION = "k8s.io/component-base/version"
 
 
 class BuildError(RuntimeError):
-    """The control plane's programs cannot be built on this machine; the message says what to do."""
+    """A program cannot be built on this machine; the message names the remedy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +41,8 @@ class BinarySet:
     module: str  # the module whose version names the set, and whose files may be copied
     programs: tuple[tuple[str, str], ...]  # (file name, main package)
     link_values: tuple[str, ...] = ()  # "-X" values for the linker
-    files: tuple[str, ...] = ()  # files of the module that are needed beside the programs
-    # Go build tags. Not in the repr, of which cache keys are made: sets without any keep theirs.
+    files: tuple[str, ...] = ()  # files of the module that the programs need
+    # Go build tags. Not in the repr, which is part of the cache key, so that sets without tags keep their key.
     tags: tuple[str, ...] = field(default=(), repr=False)
 
     @property
@@ -57,8 +58,8 @@ KUBERNETES = BinarySet(
         ("kube-scheduler", "k8s.io/kubernetes/cmd/kube-scheduler"),
         ("kubectl", "k8s.io/kubernetes/cmd/kubectl"),
     ),
-    # Only release scripts set these; without them the server calls itself v0.0.0 and a chart's kubeVersion
-    # constraint could not be tried against it.
+    # Only release scripts set these. Without them the server reports v0.0.0, and no test could check the chart's
+    # kubeVersion against it.
     link_values=(
         f"{_COMPONENT_VERSION}.gitVersion=v{_KUBERNETES_VERSION}",
         f"{_COMPONENT_VERSION}.gitMajor={_MAJOR}",
@@ -74,7 +75,7 @@ KWOK = BinarySet(
     name="kwok",
     module="sigs.k8s.io/kwok",
     programs=(("kwok", "sigs.k8s.io/kwok/cmd/kwok"),),
-    # KWOK does nothing without stages, and its binary carries none.
+    # KWOK does nothing without stages, and its binary contains none.
     files=(
         "kustomize/stage/node/fast/node-initialize.yaml",
         "kustomize/stage/pod/fast/pod-ready.yaml",
@@ -86,7 +87,7 @@ HELM = BinarySet(
     name="helm",
     module="helm.sh/helm/v3",
     programs=(("helm", "helm.sh/helm/v3/cmd/helm"),),
-    # Without a cluster Helm plays one of this version; unset, it would be 1.20, which our chart refuses.
+    # Without a cluster, Helm renders for this version. The default is 1.20, which the chart refuses.
     link_values=(
         "helm.sh/helm/v3/internal/version.version=v3.22.0",
         *(
@@ -103,15 +104,26 @@ PROMETHEUS = BinarySet(
         ("prometheus", "github.com/prometheus/prometheus/cmd/prometheus"),
         ("promtool", "github.com/prometheus/prometheus/cmd/promtool"),
     ),
-    # Without the clouds' service discoveries: most of the build, and none is needed on loopback.
+    # Service discovery for clouds is most of the build, and tests on loopback need none of it.
     tags=("remove_all_sd",),
 )
-ALL = (KUBERNETES, ETCD, KWOK, HELM, PROMETHEUS)
+ACTIONLINT = BinarySet(
+    name="actionlint",
+    module="github.com/rhysd/actionlint",
+    programs=(("actionlint", "github.com/rhysd/actionlint/cmd/actionlint"),),
+)
+CONTROL_PLANE = (KUBERNETES, ETCD, KWOK, HELM, PROMETHEUS)
+ALL = (*CONTROL_PLANE, ACTIONLINT)
+
+
+def _print(line: str) -> None:
+    # Standard output belongs to the program: `python -m tests.controlplane helm template` is piped.
+    print(line, file=sys.stderr, flush=True)
 
 
 @dataclass(frozen=True, slots=True)
 class Binaries:
-    """Where the built programs are."""
+    """The paths of the built programs."""
 
     kube_apiserver: Path
     kube_scheduler: Path
@@ -124,10 +136,15 @@ class Binaries:
     promtool: Path
 
 
-def built_binaries(report: Callable[[str], None] = lambda line: print(line, flush=True)) -> Binaries:
-    """The programs of the pinned versions, building first whatever the cache lacks."""
+def built_program(binary_set: BinarySet, name: str, report: Callable[[str], None] = _print) -> Path:
+    """One program, which is built if the cache lacks it."""
+    return _ensure(_find_go(), binary_set, report) / "bin" / name
+
+
+def built_binaries(report: Callable[[str], None] = _print) -> Binaries:
+    """All programs of the control plane. Those that the cache lacks are built."""
     go = _find_go()
-    kubernetes, etcd, kwok, helm, prometheus = (_ensure(go, binary_set, report) / "bin" for binary_set in ALL)
+    kubernetes, etcd, kwok, helm, prometheus = (_ensure(go, binary_set, report) / "bin" for binary_set in CONTROL_PLANE)
     return Binaries(
         kube_apiserver=kubernetes / "kube-apiserver",
         kube_scheduler=kubernetes / "kube-scheduler",
@@ -150,8 +167,8 @@ def _find_go() -> str:
     go = shutil.which("go")
     if go is None:
         raise BuildError(
-            f"the control plane is built from source and needs Go {_required_go()} or newer, but there is "
-            "no 'go' on PATH: install it from https://go.dev/dl/ and try again"
+            f"building the control plane needs Go {_required_go()} or newer, but there is no 'go' on PATH: "
+            "install it from https://go.dev/dl/"
         )
     return go
 
@@ -172,8 +189,8 @@ def _version_tuple(version: str) -> tuple[int, ...]:
 
 
 def _go_version(go: str, binary_set: BinarySet) -> str:
-    """The version that will compile this module: Go may fetch a newer toolchain by itself if allowed to."""
-    # "go version" rather than "go env GOVERSION": the latter fails on a module that asks for more.
+    """The version that compiles this module, which is a newer one if Go may download toolchains."""
+    # "go env GOVERSION" fails in a module that requires a newer Go. "go version" does not.
     found = subprocess.run([go, "version"], cwd=binary_set.directory, capture_output=True, text=True, check=False)
     version = re.search(r"go(\d+\.\d+\S*)", found.stdout)
     required = _go_line(binary_set)
@@ -181,7 +198,7 @@ def _go_version(go: str, binary_set: BinarySet) -> str:
         have = version[1] if version else (found.stderr.strip() or "unknown")
         raise BuildError(
             f"building {binary_set.name} needs Go {required} or newer, found {have} ({go}): install it from "
-            " https://go.dev/dl/, or unset GOTOOLCHAIN=local so that Go may fetch it by itself"
+            "https://go.dev/dl/, or unset GOTOOLCHAIN=local to let Go download it"
         )
     return version[1]
 
@@ -208,10 +225,8 @@ def _ensure(go: str, binary_set: BinarySet, report: Callable[[str], None]) -> Pa
         return home
     home.parent.mkdir(parents=True, exist_ok=True)
     with _lock(home.with_name(home.name + ".lock"), binary_set.name, report):
-        if not home.is_dir():  # another process may have built it while we waited
-            report(
-                f"control plane: {home.name} is not in {home.parent}; from nothing, all of it takes ~15 min on 2 cores"
-            )
+        if not home.is_dir():  # another process may have built it while this one waited
+            report(f"control plane: {home.name} is not in {home.parent}; building everything takes ~15 min on 2 cores")
             _build_atomically(go, binary_set, home, report)
     return home
 
@@ -222,7 +237,7 @@ def _lock(path: Path, name: str, report: Callable[[str], None]) -> Iterator[None
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            report(f"control plane: waiting for another process that builds {name}")
+            report(f"control plane: waiting for another process to build {name}")
             fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
@@ -281,5 +296,5 @@ def _copy_files(go: str, binary_set: BinarySet, target: Path) -> None:
     )  # fmt: skip
     module = Path(listed.stdout.strip())
     for file in binary_set.files:
-        # Not copy2: the module cache is read-only and its modes would make the cache undeletable.
+        # Not copy2: it would copy the module cache's read-only mode.
         (target / Path(file).name).write_bytes((module / file).read_bytes())

@@ -1,4 +1,4 @@
-"""The image without an engine: its steps run in a clean root, and what they leave serves."""
+"""The image, built without a container engine: its steps run in an empty directory, and the result must serve."""
 
 from __future__ import annotations
 
@@ -9,11 +9,14 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib import metadata
 from pathlib import Path
 
 import httpx
 import pytest
 import yaml
+from packaging.utils import canonicalize_name
+from requirements.sbom import locked_versions
 
 import vramcast
 from tests.controlplane import Process, eventually, free_port
@@ -30,20 +33,19 @@ def instructions(name: str) -> list[str]:
     return [line.removeprefix(f"{name} ") for line in joined.splitlines() if line.startswith(f"{name} ")]
 
 
-def test_hadolint_has_nothing_to_say() -> None:
+def test_hadolint_finds_nothing() -> None:
     hadolint = Path(sys.executable).with_name("hadolint")
     done = subprocess.run([hadolint, REPOSITORY / "Dockerfile"], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (0, "")
 
 
-def test_it_is_nobodys_and_names_its_version_and_health() -> None:
+def test_it_runs_unprivileged_and_declares_its_version_and_health_check() -> None:
     assert instructions("USER") == [f"{NOBODY}:{NOBODY}"]
-    assert instructions("ARG") == [f"VERSION={vramcast.__version__}"]
+    assert f"VERSION={vramcast.__version__}" in instructions("ARG")
     assert len(instructions("HEALTHCHECK")) == 1
-    assert all(re.search(r":[\d.]+-slim", image) for image in instructions("FROM"))
 
 
-def test_the_context_holds_what_is_copied_and_nothing_else() -> None:
+def test_the_build_context_contains_exactly_what_is_copied() -> None:
     allowed = {line[1:] for line in (REPOSITORY / ".dockerignore").read_text().splitlines() if line.startswith("!")}
     copied = {source for line in instructions("COPY") if "--from" not in line for source in shlex.split(line)[:-1]}
     assert copied == allowed
@@ -52,7 +54,7 @@ def test_the_context_holds_what_is_copied_and_nothing_else() -> None:
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """/opt/vramcast, made by the RUN of the Dockerfile out of its COPYs, with next to nothing on the PATH."""
+    """/opt/vramcast, as the Dockerfile's COPY and RUN steps create it, with a minimal PATH."""
     root = tmp_path_factory.mktemp("image")
     for line in instructions("COPY"):
         if "--from" not in line:
@@ -63,7 +65,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     tools.mkdir()
     for tool in ("sh", "rm", "find", "mktemp"):
         (tools / tool).symlink_to(shutil.which(tool) or pytest.fail(f"no {tool}"))
-    # The interpreter itself and not the tests' venv: what is installed there must not be found.
+    # The base interpreter, because the packages of the tests' venv must not be importable.
     (tools / "python3").symlink_to(Path(sys.base_prefix) / "bin/python3")
     (command,) = instructions("RUN")
     program, *arguments = shlex.split(command)
@@ -87,7 +89,7 @@ def _copy(source: Path, target: Path, *, into: bool) -> None:
 
 
 def _index_settings() -> dict[str, str]:
-    """Where packages come from is the machine's affair; pip reads it from the environment or its own files."""
+    """The machine's package index: pip reads it from the environment or from its configuration file."""
     config = Path.home() / ".config/pip/pip.conf"
     settings = {name: value for name, value in os.environ.items() if name.startswith(("PIP_", "SSL_", "REQUESTS_"))}
     settings |= {name: value for name, value in os.environ.items() if name.lower().endswith("_proxy")}
@@ -99,31 +101,33 @@ def _index_settings() -> dict[str, str]:
     )
 
 
-def packages(target: Path) -> set[str]:
-    return {path.name.split("-")[0].lower() for path in target.glob("lib/python*/site-packages/*.dist-info")}
+def packages(target: Path) -> dict[str, str]:
+    """Package to version."""
+    (site_packages,) = target.glob("lib/python*/site-packages")
+    found = metadata.distributions(path=[str(site_packages)])
+    return {canonicalize_name(one.name): one.version for one in found}
 
 
-def test_it_holds_the_locked_packages_and_no_torch_and_no_installer(installed: Path) -> None:
-    found = packages(installed)
-    assert "vramcast" in found
-    assert not found & {"torch", "pip", "setuptools", "hatchling", "pytest"}
+def test_it_contains_vramcast_and_the_locked_packages_and_nothing_else(installed: Path) -> None:
+    locked = locked_versions(REPOSITORY / "requirements/serve.txt")
+    assert packages(installed) == {**locked, "vramcast": vramcast.__version__}
 
 
-def test_it_is_as_small_as_the_docs_say(installed: Path) -> None:
+def test_the_docs_state_its_size(installed: Path) -> None:
     mib = sum(path.lstat().st_size for path in installed.rglob("*") if path.is_file()) / (1 << 20)
-    said = re.search(r"about (\d+) MiB on top of", (REPOSITORY / "docs/install.md").read_text())
-    assert said is not None
-    assert mib == pytest.approx(int(said[1]), rel=0.15)
+    documented = re.search(r"about (\d+) MiB on top of", (REPOSITORY / "docs/install.md").read_text())
+    assert documented is not None
+    assert mib == pytest.approx(int(documented[1]), rel=0.15)
 
 
-def test_the_program_runs_and_tells_its_version(installed: Path) -> None:
+def test_the_program_runs_and_prints_its_version(installed: Path) -> None:
     done = subprocess.run(
         [installed / "bin/vramcast", "version"], env={}, capture_output=True, text=True, check=True, timeout=60
     )
     assert done.stdout.strip() == vramcast.__version__
 
 
-def test_the_service_starts_without_rights_from_files_that_it_cannot_write(installed: Path, tmp_path: Path) -> None:
+def test_the_service_runs_unprivileged_from_read_only_files(installed: Path, tmp_path: Path) -> None:
     port = free_port()
     cluster = tmp_path / "cluster.yaml"
     shutil.copy(REPOSITORY / "service/vramcast/demo/cluster.yaml", cluster)
@@ -131,7 +135,7 @@ def test_the_service_starts_without_rights_from_files_that_it_cannot_write(insta
     for path in (installed, *before):
         if not path.is_symlink():
             path.chmod(path.stat().st_mode & ~0o222)
-    # Root without capabilities keeps to the modes of files, as anybody does.
+    # Without capabilities even root is bound by file modes.
     bare = ["setpriv", "--bounding-set=-all", "--inh-caps=-all", "--no-new-privs", "--"] if os.geteuid() == 0 else []
     serve = [str(installed / "bin/vramcast"), "serve", f"--cluster={cluster}", f"--port={port}"]
     environment = {"PYTHONDONTWRITEBYTECODE": "1", "PYTHONPATH": "", "HOME": "/nonexistent"}
