@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from vramcast.cluster.backoff import Backoff
 from vramcast.cluster.pulse import Pulse, StreamEnd
+from vramcast.cluster.transport import Backoff
 
 
 class Clock:

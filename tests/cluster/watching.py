@@ -8,9 +8,9 @@ from contextlib import contextmanager
 from tests.cluster.fake_apiserver import FakeApiServer
 from tests.cluster.seen import Seen
 from tests.controlplane import eventually
-from vramcast.cluster.backoff import Backoff
 from vramcast.cluster.kubernetes import KubernetesCluster
 from vramcast.cluster.seam import Sink
+from vramcast.cluster.transport import Backoff
 from vramcast.cluster.watch import Timing
 
 # Delays as they would be without jitter: what is tested is their growth.

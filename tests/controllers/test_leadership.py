@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 from tests.fakes import FakeClock
 
-from vramcast.cluster.lease import Lease
+from vramcast.cluster.objects import Lease
 from vramcast.controllers.leadership import LeaseFollower
 from vramcast.errors import NotLeading, WorldUnavailable
 

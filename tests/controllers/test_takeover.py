@@ -10,7 +10,7 @@ import pytest
 from tests.api.client import Client
 from tests.fakes import FakeCluster, new_fake_service, pod_manifest, shared_pod, sharing_node
 
-from vramcast.cluster.lease import Lease
+from vramcast.cluster.objects import Lease
 from vramcast.controllers.leadership import NoElection
 from vramcast.controllers.takeover import take_over
 from vramcast.errors import NotLeading, WorldUnavailable

@@ -1,9 +1,9 @@
-"""One Binding, written at most once and answered honestly.
+"""Writes one Binding, and reports its fate only when it is certain.
 
-The answer decides whether room is given away again, so "refused" must be certain. A try is *ambiguous* when it may
-have had an effect that nobody told us about: a timeout, a broken connection, a 5xx. After one of those only the pod
-itself settles the matter, and only if it shows something that cannot change any more: a node, its end, or that it is
-another pod. A pod that is not bound proves nothing: the lost write may still come through.
+A refused bind gives its room back, so "refused" must be true. A try is *ambiguous* if it may have taken effect without
+an answer: a timeout, a broken connection, a 5xx. After one of those we read the pod, and believe only what cannot
+change any more: it has a node, it is being deleted, or another pod has its name. A pod without a node proves nothing,
+because the lost write may still arrive.
 """
 
 from __future__ import annotations
@@ -13,24 +13,23 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from vramcast.cluster.backoff import Backoff
-from vramcast.cluster.pods import get_pod, pod_path
+from vramcast.cluster.objects import get_pod, object_path
 from vramcast.cluster.seam import BindingWrite, BindResult, Fate
-from vramcast.cluster.transport import Action, ApiResponse, ApiUnavailable, ApiUnreachable, Transport
+from vramcast.cluster.transport import Action, ApiResponse, ApiUnavailable, ApiUnreachable, Backoff, Transport
 from vramcast.task.pod import NO_METADATA, Metadata, Pod, to_record
 from vramcast.task.vocabulary import Written
 
 _CREATE: Final = Action("create", "pods/binding")
-# The part of the deadline that is kept for looking at the pod.
-_LOOK_FRACTION: Final = 0.25
-_SHORTEST_LOOK_SECONDS: Final = 0.05
-# What makes two bindings to one node different: who has which GPU, and how much of it.
+# This part of the deadline is reserved for reading the pod.
+_READ_FRACTION: Final = 0.25
+_SHORTEST_TIMEOUT_SECONDS: Final = 0.05
+# Two bindings to one node differ if they assign other GPUs, or another part of them.
 _ASSIGNMENT: Final = (Written.GPU_INDICES, Written.RESERVED_MEMORY)
 
 
 @dataclass(frozen=True, slots=True)
 class BindTiming:
-    """`deadline_seconds` is for everything, tries and looks; it must stay under the scheduler's httpTimeout."""
+    """`deadline_seconds` covers all tries and reads; keep it below the scheduler's httpTimeout."""
 
     deadline_seconds: float = 1.5
     backoff: Backoff = field(default_factory=lambda: Backoff(first_seconds=0.02, longest_seconds=0.3))
@@ -39,99 +38,100 @@ class BindTiming:
 
 
 @dataclass(slots=True)
-class _Try:
-    """What is known after the last try. `answer`: the server's last word, if it had any."""
+class _Tries:
+    """What is known after the last try. `answer` is None if that one got none."""
 
     answer: ApiResponse | None = None
     ambiguous: bool = False
-    said: str = ""
+    error: str = ""
 
 
 def bind(transport: Transport, write: BindingWrite, timing: BindTiming) -> BindResult:
-    """Never raises for what the API server does or does not do."""
+    """Never raises for anything that the API server does."""
     ends_at = timing.clock() + timing.deadline_seconds
-    last = _try_until_answered(transport, write, timing, ends_at - timing.deadline_seconds * _LOOK_FRACTION)
-    answer = last.answer
+    tries = _try_until_answered(transport, write, timing, ends_at - timing.deadline_seconds * _READ_FRACTION)
+    answer = tries.answer
     if answer is not None and answer.ok:
         return BindResult(Fate.BOUND)
-    if not last.ambiguous and (answer is None or answer.status != 409):
-        return BindResult(Fate.REFUSED, last.said)
-    return _wait_for_holds(transport, write, last, max(_SHORTEST_LOOK_SECONDS, ends_at - timing.clock()))
+    if not tries.ambiguous and (answer is None or answer.status != 409):
+        return BindResult(Fate.REFUSED, tries.error)
+    return _ask_the_pod(transport, write, tries, max(_SHORTEST_TIMEOUT_SECONDS, ends_at - timing.clock()))
 
 
-def _try_until_answered(transport: Transport, write: BindingWrite, timing: BindTiming, ends_at: float) -> _Try:
-    """Tries again while that can help and there is time; the first try is always made."""
-    tried = _Try()
+def _try_until_answered(transport: Transport, write: BindingWrite, timing: BindTiming, ends_at: float) -> _Tries:
+    """Retries while that can help and time is left. The first try always happens."""
+    tries = _Tries()
     failures = 0
     while True:
-        delay_seconds = _try_once(transport, write, tried, max(_SHORTEST_LOOK_SECONDS, ends_at - timing.clock()))
+        delay_seconds = _try_once(transport, write, tries, max(_SHORTEST_TIMEOUT_SECONDS, ends_at - timing.clock()))
         if delay_seconds is None:
-            return tried
+            return tries
         failures += 1
         delay_seconds = max(delay_seconds, timing.backoff.delay_seconds(failures))
         if timing.clock() + delay_seconds >= ends_at:
-            return tried
+            return tries
         timing.pause(delay_seconds)
 
 
-def _try_once(transport: Transport, write: BindingWrite, tried: _Try, timeout_seconds: float) -> float | None:
-    """None: this is the answer. Otherwise the least time after which to try again."""
-    path = f"{pod_path(write.namespace, write.pod)}/binding"
+def _try_once(transport: Transport, write: BindingWrite, tries: _Tries, timeout_seconds: float) -> float | None:
+    """The shortest delay before a retry; None if the answer is final."""
+    path = f"{object_path(write.namespace, 'pods', write.pod)}/binding"
     try:
         answer = transport.request(_CREATE, "POST", path, body=_body(write), timeout_seconds=timeout_seconds)
     except ApiUnreachable as error:
-        tried.answer, tried.said = None, str(error)
-        tried.ambiguous = tried.ambiguous or error.maybe_applied
+        tries.answer, tries.error = None, str(error)
+        tries.ambiguous = tries.ambiguous or error.maybe_applied
         return 0.0
-    tried.answer = answer
+    tries.answer = answer
     if answer.ok:
         return None
-    tried.said = str(answer.refusal())
+    tries.error = str(answer.refusal())
     if answer.status >= 500:
-        tried.ambiguous = True  # "etcd timed out" is a 500, and the write may be in it
+        tries.ambiguous = True  # "etcd timed out" is a 500, and etcd may have the write
         return answer.retry_after_seconds or 0.0
     if answer.status == 429:
         return answer.retry_after_seconds or 0.0
     return None
 
 
-def _wait_for_holds(transport: Transport, write: BindingWrite, last: _Try, timeout_seconds: float) -> BindResult:
+def _ask_the_pod(transport: Transport, write: BindingWrite, tries: _Tries, timeout_seconds: float) -> BindResult:
+    """The fate of a conflict or an ambiguous try, as far as the pod itself shows it."""
     try:
         pod = get_pod(transport, write.namespace, write.pod, timeout_seconds)
     except ApiUnavailable as error:
-        return BindResult(Fate.UNKNOWN, f"{last.said}; and then: {error}")
-    fate = _shown_fate(write, pod)
-    if fate is not None:
-        return replace(fate, seen=to_record(pod) if pod is not None else None)
-    if last.ambiguous:
-        return BindResult(Fate.UNKNOWN, f"{last.said}; the pod is not bound, but the write may still come through")
-    return BindResult(Fate.REFUSED, last.said)
+        return BindResult(Fate.UNKNOWN, f"{tries.error}; and then: {error}")
+    proven = _proven_fate(write, pod)
+    if proven is not None:
+        return replace(proven, seen=to_record(pod) if pod is not None else None)
+    if tries.ambiguous:
+        return BindResult(Fate.UNKNOWN, f"{tries.error}; the pod is not bound, but the write may still come through")
+    return BindResult(Fate.REFUSED, tries.error)
 
 
-def _shown_fate(write: BindingWrite, pod: Pod | None) -> BindResult | None:
-    """What the pod proves; None if it proves nothing."""
-    shown = f"pod {write.namespace}/{write.pod}"
+def _proven_fate(write: BindingWrite, pod: Pod | None) -> BindResult | None:
+    """None if the pod proves nothing."""
+    name = f"pod {write.namespace}/{write.pod}"
     metadata = (pod.metadata if pod else None) or NO_METADATA
     if pod is None or metadata.uid != write.uid:
-        return BindResult(Fate.REFUSED, f"{shown} with UID {write.uid} does not exist any more")
+        return BindResult(Fate.REFUSED, f"{name} with UID {write.uid} does not exist any more")
     node = pod.spec.node_name if pod.spec else None
     if node and node != write.node:
-        return BindResult(Fate.REFUSED, f"{shown} is already on node {node}")
+        return BindResult(Fate.REFUSED, f"{name} is already on node {node}")
     if node:
         annotations = metadata.annotations or {}
         if any(annotations.get(key) != write.annotations[key] for key in _ASSIGNMENT if key in write.annotations):
-            return BindResult(Fate.REFUSED, f"{shown} is already on node {node}, with another assignment of GPUs")
+            return BindResult(Fate.REFUSED, f"{name} is already on node {node}, with another assignment of GPUs")
         return BindResult(Fate.BOUND)
     why = _unbindable(write, metadata)
-    return BindResult(Fate.REFUSED, f"{shown} {why}") if why else None
+    return BindResult(Fate.REFUSED, f"{name} {why}") if why else None
 
 
 def _unbindable(write: BindingWrite, metadata: Metadata) -> str:
-    """Why this write cannot come through any more, however late it arrives; nothing if it can."""
+    """Why the API server would refuse this write however late it arrives; empty if it would not."""
     if metadata.deletion_timestamp:
-        return "is being deleted"  # and the API server binds no such pod
+        return "is being deleted"
     if write.resource_version and metadata.resource_version != write.resource_version:
-        return "has changed since it was filtered"  # and never becomes again what the write asks for
+        return "has changed since it was filtered"
     return ""
 
 
@@ -139,7 +139,7 @@ def _body(write: BindingWrite) -> object:
     return {
         "apiVersion": "v1",
         "kind": "Binding",
-        # The UID is a precondition: a pod that was deleted and made again under its name is not bound by mistake.
+        # The UID is a precondition: the write must not bind another pod that was created with the same name.
         "metadata": {
             "name": write.pod,
             "namespace": write.namespace,

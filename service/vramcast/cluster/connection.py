@@ -1,6 +1,6 @@
-"""Where the API server is and who we are, as every other Kubernetes program finds out.
+"""Finds the API server and the credentials, with the official client's own loaders.
 
-In a file of its own because the official client is slow to import and large: on a static cluster it is never loaded.
+The client is slow to import, so it is loaded only when this is called: a static cluster never needs it.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from urllib3.connection import HTTPConnection
 from vramcast.cluster.transport import Transport
 from vramcast.errors import InvalidInput
 
-# Binds, watches, events and requeues at the same time; connections beyond are opened and thrown away.
+# Enough for all concurrent binds, watches, events and requeues; beyond it, connections are not reused.
 CONNECTIONS: Final = 64
 _USER_AGENT: Final = "vramcast"
-# A peer that vanished without a word is noticed within a minute.
+# Detects a vanished peer within a minute.
 _KEEPALIVE: Final = (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3))
 
 
 def connect(environment: Mapping[str, str] = os.environ, connections: int = CONNECTIONS) -> Transport:
-    """From KUBECONFIG, ~/.kube/config or the pod's service account, whichever is there first.
+    """Uses the first of KUBECONFIG, ~/.kube/config and the pod's service account; sends no request yet.
 
-    Raises InvalidInput, which names what was looked at. Does not talk to the API server yet.
+    Raises InvalidInput, which names the places it tried.
     """
     client = _import("kubernetes.client")
     configuration = client.Configuration()
@@ -48,13 +48,13 @@ def _find_cluster(configuration: Any, environment: Mapping[str, str]) -> None:
             config.load_kube_config(config_file=file, client_configuration=configuration)
         else:
             config.load_incluster_config(client_configuration=configuration)
-    except Exception as error:  # the client lets through whatever its YAML parser and its own code raise
+    except Exception as error:  # the client does not wrap its YAML parser's and its own errors
         tried = f"KUBECONFIG {file}" if file else "no KUBECONFIG, no ~/.kube/config, and not in a pod"
         raise InvalidInput(f"no Kubernetes cluster to talk to ({tried}): {error}") from error
 
 
 def _import(name: str) -> Any:
-    # Any: the client is generated and typed here and there, which is worse than not at all.
+    # Any, because the generated client is only partly typed.
     return importlib.import_module(name)
 
 
@@ -64,7 +64,7 @@ def _default_file(environment: Mapping[str, str]) -> str | None:
 
 
 def _auth_headers(configuration: Any) -> Mapping[str, str]:
-    """The client re-reads a service account's token every minute, and asks a plugin again when its token expires."""
+    """Current tokens: the client re-reads a service account's every minute and calls plugins when theirs expire."""
     headers = {"User-Agent": _USER_AGENT}
     for setting in configuration.auth_settings().values():
         if setting["in"] == "header" and setting["value"]:
@@ -73,7 +73,7 @@ def _auth_headers(configuration: Any) -> Mapping[str, str]:
 
 
 def _socket_options() -> list[tuple[int, int, int]]:
-    # urllib3 replaces its own options (no Nagle delay) with these, so they are repeated.
+    # These replace urllib3's defaults (such as TCP_NODELAY), so the defaults are repeated.
     options = [*HTTPConnection.default_socket_options, (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)]
     options += [(socket.IPPROTO_TCP, getattr(socket, key), value) for key, value in _KEEPALIVE if hasattr(socket, key)]
     return [(int(level), int(name), int(value)) for level, name, value in options]

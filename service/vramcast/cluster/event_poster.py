@@ -15,9 +15,8 @@ from urllib.parse import quote
 
 import structlog
 
-from vramcast.cluster.backoff import Backoff
 from vramcast.cluster.seam import PodEvent
-from vramcast.cluster.transport import Action, ApiRefused, ApiUnavailable, Transport
+from vramcast.cluster.transport import Action, ApiRefused, ApiUnavailable, Backoff, Transport
 
 COMPONENT: Final = "vramcast"
 QUEUE_EVENTS: Final = 1000

@@ -1,4 +1,4 @@
-"""A real cluster behind the seam."""
+"""The Cluster that talks to an API server."""
 
 from __future__ import annotations
 
@@ -9,11 +9,20 @@ from datetime import UTC, datetime
 from typing import Final
 
 from vramcast.cluster.binding import BindTiming, bind
-from vramcast.cluster.config_map import StoredConfigMap, read_config_map, write_config_map
 from vramcast.cluster.connection import connect
 from vramcast.cluster.event_poster import EventPoster, PosterStats, PosterTiming
-from vramcast.cluster.lease import Lease, read_lease
-from vramcast.cluster.pods import get_pod, list_finished_pods, list_unfinished_pods, pod_path, read_answer
+from vramcast.cluster.objects import (
+    Lease,
+    StoredConfigMap,
+    decode,
+    get_pod,
+    list_finished_pods,
+    list_unfinished_pods,
+    object_path,
+    read_config_map,
+    read_lease,
+    write_config_map,
+)
 from vramcast.cluster.pulse import WatchStats
 from vramcast.cluster.readers import Node, NodeReader, PodReader
 from vramcast.cluster.seam import BindingWrite, BindResult, PodEvent, Sink, Stats, SyncHealth
@@ -28,15 +37,12 @@ _READ_SECONDS: Final = 2.0
 _REQUEUE_SECONDS: Final = 5.0
 _WRITE_SECONDS: Final = 5.0
 _JOIN_SECONDS: Final = 2.0
-# Gone, or another one of its name.
+# Answers to a patch if the pod is gone or another pod has its name.
 _NOT_THIS_POD: Final = (404, 409, 422)
 
 
 class KubernetesCluster:
-    """Implements `Cluster`. `transport` knows where the API server is; `stop` closes it.
-
-    `pause` takes the place of waiting after a failure, in tests.
-    """
+    """Implements `Cluster`. `stop` closes the transport. Tests pass `pause` to skip the delays after failures."""
 
     def __init__(
         self,
@@ -59,12 +65,12 @@ class KubernetesCluster:
     def from_environment(
         cls, environment: Mapping[str, str] = os.environ, bind_deadline_seconds: float = 1.5
     ) -> KubernetesCluster:
-        """The cluster of KUBECONFIG, ~/.kube/config or the pod's service account. Raises InvalidInput."""
+        """Connects with KUBECONFIG, ~/.kube/config or the pod's service account. Raises InvalidInput."""
         return cls(connect(environment), bind_timing=BindTiming(bind_deadline_seconds))
 
     def start(self, sink: Sink) -> None:
         pods = Watch(self._transport, PodReader(), sink, self._stop, self._timing, self._pause)
-        # Nodes first: what a bound pod needs depends on the GPUs of its node.
+        # Nodes first: the need of a bound pod depends on the GPUs of its node.
         nodes = Watch(self._transport, NodeReader(), sink, self._stop, self._timing, self._pause, on_synced=pods.start)
         self._watches = (nodes, pods)
         self._poster.start()
@@ -127,7 +133,7 @@ class KubernetesCluster:
     def touch(self, namespace: str, name: str, uid: PodUid) -> PodRecord | None:
         answer = self._requeue(namespace, name, uid)
         if answer.status not in _NOT_THIS_POD:
-            return to_record(read_answer(answer))
+            return to_record(decode(answer, Pod))
         pod = self.read_pod(namespace, name)
         if pod is not None and pod.uid == uid:
             raise answer.refusal()
@@ -139,13 +145,13 @@ class KubernetesCluster:
             answer.content()
 
     def _requeue(self, namespace: str, name: str, uid: PodUid) -> ApiResponse:
-        # The UID is a precondition: another pod of that name is none of our business, and answers 409 or 422.
+        # The UID is a precondition: if another pod has this name, the API server answers 409 or 422.
         patch = {"metadata": {"uid": uid, "annotations": {REQUEUE: datetime.now(UTC).isoformat()}}}
         return self._transport.request(
             _PATCH,
             "PATCH",
-            # Through the status: the right to patch pods would be the right to change what they run.
-            f"{pod_path(namespace, name)}/status",
+            # The status subresource, because a role that may patch pods could change what they run.
+            f"{object_path(namespace, 'pods', name)}/status",
             body=patch,
             content_type=MERGE_PATCH,
             timeout_seconds=_REQUEUE_SECONDS,
@@ -158,5 +164,6 @@ class KubernetesCluster:
 def _in_words(watch: WatchStats) -> str:
     if watch.connected:
         return f"watching {watch.resource}"
-    doing = f"{watch.resource}: {'watch interrupted' if watch.synced else 'not listed yet'}"
-    return f"{doing} for {watch.stale_seconds:.1f} s" + (f" ({watch.last_error})" if watch.last_error else "")
+    state = "watch interrupted" if watch.synced else "not listed yet"
+    error = f" ({watch.last_error})" if watch.last_error else ""
+    return f"{watch.resource}: {state} for {watch.stale_seconds:.1f} s{error}"

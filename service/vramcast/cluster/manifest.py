@@ -1,4 +1,4 @@
-"""Pod manifests as people write them: YAML or JSON, from a request or a file."""
+"""Parses pod manifests, YAML or JSON, from HTTP requests."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import yaml
 from vramcast.errors import InvalidRequest
 from vramcast.task.pod import Pod, PodRecord, to_record
 
-# A profile annotation is the longest thing in a manifest that anybody has a reason for.
+# Room for a profile, the longest annotation.
 MAX_YAML_BYTES = 256 * 1024
 _MAX_DEPTH = 64
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -28,7 +28,7 @@ def parse_yaml(text: bytes) -> Any:
 
 
 def _check_shape(text: bytes) -> None:
-    """Aliases let a few lines stand for gigabytes, and depth costs time with its square; no manifest needs either."""
+    """Rejects aliases, which can expand to gigabytes, and deep nesting, which takes quadratic time to parse."""
     depth = 0
     for event in yaml.parse(text, Loader=_LOADER):
         if isinstance(event, yaml.AliasEvent):

@@ -1,4 +1,4 @@
-"""The signs of life of one watch: written by its thread, read by whoever asks how things are."""
+"""The health of one watch: written by its thread, read by health checks and metrics."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from enum import StrEnum
 
 
 class StreamEnd(StrEnum):
-    """Why a stream, or the attempt to have one, ended."""
+    """Why a stream, or the attempt to open one, ended."""
 
-    ENDED = "ended"  # by the server, in good order
-    QUIET = "quiet"  # nothing came for too long, not even a bookmark
-    BROKEN = "broken"  # the connection broke or never came about
-    REFUSED = "refused"  # an error for an answer
-    GONE = "gone"  # the server has forgotten where we were: a new list
-    DEFECT = "defect"  # ours
+    ENDED = "ended"  # closed by the server as usual
+    QUIET = "quiet"  # no event and no bookmark for too long
+    BROKEN = "broken"  # the connection broke, or could not be opened
+    REFUSED = "refused"  # the server answered with an error
+    GONE = "gone"  # our resource version is too old: list again
+    DEFECT = "defect"  # a bug of ours
 
 
 @dataclass(frozen=True, slots=True)
 class WatchStats:
-    """Counters since the start; `reconnects` has every Ending."""
+    """Counters since the start. `reconnects` has a count for every StreamEnd."""
 
     resource: str
     events: int
@@ -33,7 +33,7 @@ class WatchStats:
 
 
 class Pulse:
-    """Single writer; every field is replaced as a whole, so that readers need no lock."""
+    """One thread writes. Each field is replaced as a whole, so readers need no lock."""
 
     def __init__(self, resource: str, clock: Callable[[], float]) -> None:
         self.synced = False
@@ -47,7 +47,7 @@ class Pulse:
         self._last_error = ""
 
     def beat(self, events: int = 0) -> None:
-        """Something came from the server."""
+        """Call when data arrives from the server."""
         self._last_sign = self._clock()
         self._events += events
 
@@ -63,7 +63,7 @@ class Pulse:
 
     def end(self, ending: StreamEnd, error: str = "") -> None:
         if self.connected and ending is not StreamEnd.QUIET:
-            # Until a connection says that it is over, it has lost nothing. Only silence proves nothing.
+            # A connection that ends or breaks has delivered everything until now. A quiet one may not have.
             self.beat()
         self.connected = False
         self._endings[ending] += 1

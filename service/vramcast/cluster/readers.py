@@ -1,7 +1,7 @@
-"""Turns objects of a watch into changes, and drops those that change nothing here.
+"""Turns the objects of a watch into changes, and drops those that do not matter here.
 
-Most of what a cluster reports does not matter: node heartbeats, status updates of pods without a GPU. Each reader
-remembers just enough to tell. A reader belongs to one watch, and so to one thread.
+Most updates in a cluster do not: node heartbeats, status updates of pods without a GPU. Each reader remembers just
+enough to recognize them. A reader belongs to one watch, so it runs in one thread.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import Any, Protocol, TypeVar
 
 import msgspec
 
+from vramcast.cluster.objects import UNFINISHED
 from vramcast.hardware.vendors import is_gpu_resource
 from vramcast.names import NodeName, PodUid
 from vramcast.placement.changes import Change, NodeGone, NodeSeen, NodesListed, PodGone, PodSeen, PodsListed
@@ -28,7 +29,7 @@ class Node(msgspec.Struct, frozen=True, gc=False):
 
 
 def to_node(node: Node) -> NodeGpus:
-    """The node as decisions see it. Never raises."""
+    """The node's GPUs. Never raises."""
     metadata = node.metadata or NO_METADATA
     allocatable = (node.status.allocatable if node.status else None) or {}
     return read_node(
@@ -43,7 +44,7 @@ T = TypeVar("T", bound=Node | Pod)
 
 
 class Reader(Protocol[T]):
-    """One resource: where it is, and what its objects mean. None: no news."""
+    """One resource: its URL, and what its objects mean. Methods return None if nothing relevant changed."""
 
     resource: str
     path: str
@@ -51,7 +52,7 @@ class Reader(Protocol[T]):
     object_type: type[T]
 
     def forget(self) -> None:
-        """What was told got lost on the way: everything is news again."""
+        """The sink lost changes: report everything again."""
         ...
 
     def begin_list(self) -> None: ...
@@ -66,7 +67,7 @@ class Reader(Protocol[T]):
 
 
 class NodeReader:
-    """A node is news when its GPUs are: a heartbeat changes nothing."""
+    """Reports a node only if its GPUs changed, so heartbeats are dropped."""
 
     resource = "nodes"
     path = "/api/v1/nodes"
@@ -87,7 +88,7 @@ class NodeReader:
         self._listing.add(_node_name(item))
         return self.seen(item)
 
-    def end_list(self, listed_at: float) -> Change:  # noqa: ARG002 - only we write bindings; nobody here writes nodes
+    def end_list(self, listed_at: float) -> Change:  # noqa: ARG002 - only pods need it: we write their bindings
         names, self._listing = frozenset(self._listing), set()
         for name in self._known.keys() - names:
             del self._known[name]
@@ -107,47 +108,47 @@ class NodeReader:
 
 
 class PodReader:
-    """A pod is news if it describes itself or asks for a GPU, or ever did."""
+    """Reports a pod if it has our annotations or requests a GPU, or once did."""
 
     resource = "pods"
     path = "/api/v1/pods"
-    # Finished pods use nothing; to this watch, a pod that finishes is deleted. Old Jobs can be most of a cluster.
-    query: Mapping[str, str] = {"fieldSelector": "status.phase!=Succeeded,status.phase!=Failed"}
+    # With this selector the API server reports a pod that finishes as deleted. Most pods of a cluster can be old Jobs.
+    query: Mapping[str, str] = {"fieldSelector": UNFINISHED}
     object_type = Pod
 
     def __init__(self) -> None:
-        self._mattering: set[PodUid] = set()
+        self._relevant: set[PodUid] = set()
         self._listing: set[PodUid] = set()
 
     def forget(self) -> None:
-        """Nothing to do: a list tells all pods, and who ever mattered still gets a last word."""
+        """Nothing to do: the next list reports every pod, and `gone` still knows those that mattered."""
 
     def begin_list(self) -> None:
         self._listing = set()
 
     def listed(self, item: Pod) -> Change | None:
-        # All of them, and not only those that matter: absence from the list is what ends a promise.
+        # All pods, not only those that matter: a pod that is missing from the list loses its promise.
         self._listing.add(_pod_uid(item))
         return self.seen(item)
 
     def end_list(self, listed_at: float) -> Change:
         uids, self._listing = frozenset(self._listing), set()
-        self._mattering &= uids
+        self._relevant &= uids
         return PodsListed(uids, listed_at)
 
     def seen(self, item: Pod) -> Change | None:
         pod = to_record(item)
         if pod.matters:
-            self._mattering.add(pod.uid)
-        elif pod.uid not in self._mattering:
+            self._relevant.add(pod.uid)
+        elif pod.uid not in self._relevant:
             return None
         return PodSeen(pod)
 
     def gone(self, item: Pod) -> Change | None:
         uid = _pod_uid(item)
-        if uid not in self._mattering:
+        if uid not in self._relevant:
             return None
-        self._mattering.discard(uid)
+        self._relevant.discard(uid)
         return PodGone(uid)
 
 

@@ -1,4 +1,4 @@
-"""The seam to the world outside: a real Kubernetes cluster, or a file that plays one."""
+"""What the service needs from a cluster: implemented by Kubernetes, and by a file that stands in for it."""
 
 from __future__ import annotations
 
@@ -11,34 +11,34 @@ from vramcast.names import NodeName, PodUid
 from vramcast.placement.changes import Change
 from vramcast.task.pod import PodRecord
 
-# Called from any thread, in the order of the changes.
+# May be called from any thread; changes arrive in order.
 Sink = Callable[[Sequence[Change]], None]
 
 
 class Fate(StrEnum):
     """What became of a Binding write."""
 
-    BOUND = "bound"  # the API server has it, by this write or by an earlier one like it
-    REFUSED = "refused"  # for certain not written: the pod is gone, is another one, or sits elsewhere
-    UNKNOWN = "unknown"  # no answer: it may still come through
+    BOUND = "bound"  # by this write, or by an identical earlier one
+    REFUSED = "refused"  # certainly not written, now or later
+    UNKNOWN = "unknown"  # no answer: the write may still arrive
 
 
 @dataclass(frozen=True, slots=True)
 class BindingWrite:
-    """One Binding, with the assignment that the API server merges onto the pod in the same write."""
+    """One Binding. The API server merges its annotations onto the pod in the same write."""
 
     uid: PodUid
     namespace: str
     pod: str
     node: NodeName
     annotations: Mapping[str, str]
-    # If given, the pod must not have changed since: the API server refuses the write for good if it has.
+    # If set, the API server refuses the write once the pod has changed.
     resource_version: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class BindResult:
-    """`seen`: the pod as it was read to settle the matter, where that was needed."""
+    """`seen`: the pod, if it had to be read to learn the fate."""
 
     fate: Fate
     message: str = ""
@@ -47,19 +47,19 @@ class BindResult:
 
 @dataclass(frozen=True, slots=True)
 class PodEvent:
-    """A Kubernetes Event about a pod: where its owner looks."""
+    """A Kubernetes Event on a pod, shown by `kubectl describe pod`."""
 
     uid: PodUid
     namespace: str
     pod: str
     warning: bool
-    reason: str  # CamelCase, as Kubernetes has it
+    reason: str  # CamelCase
     message: str
 
 
 @dataclass(frozen=True, slots=True)
 class SyncHealth:
-    """Is what we know the truth? `stale_seconds`: since the last proof that the watch is alive."""
+    """`synced`: everything has been listed once. `stale_seconds`: since the last proof that the watches are alive."""
 
     synced: bool
     stale_seconds: float
@@ -68,7 +68,7 @@ class SyncHealth:
 
 @dataclass(frozen=True, slots=True)
 class Stats:
-    """How much the world outside had to say, since the start."""
+    """Counters since the start."""
 
     events: int = 0
     lists: int = 0
@@ -77,7 +77,7 @@ class Stats:
 
 
 class Cluster(Protocol):
-    """`start` returns at once; the calls that follow may block on the network and are made from worker threads."""
+    """`start` returns at once. `bind`, `read_pod` and `requeue` block on the network: call them from worker threads."""
 
     def start(self, sink: Sink) -> None: ...
 
@@ -90,13 +90,13 @@ class Cluster(Protocol):
     def bind(self, write: BindingWrite) -> BindResult: ...
 
     def read_pod(self, namespace: str, name: str) -> PodRecord | None:
-        """The pod as it is now, read from the source; None if there is none. Raises WorldUnavailable."""
+        """The pod as it is now, not from the watch; None if it does not exist. Raises WorldUnavailable."""
         ...
 
     def requeue(self, namespace: str, name: str, uid: PodUid) -> None:
-        """Touch a pending pod so that the scheduler looks at it again. Raises WorldUnavailable."""
+        """Patches a pending pod so that the scheduler tries it again. Raises WorldUnavailable."""
         ...
 
     def post_event(self, event: PodEvent) -> None:
-        """Best effort, never blocks for long, never raises."""
+        """Best effort: never blocks, never raises."""
         ...

@@ -1,15 +1,16 @@
-"""HTTP to the API server: raw bytes in and out over pooled connections, with a deadline on everything.
+"""HTTP to the API server: pooled connections, and a timeout on every request.
 
-This is the one place where urllib3's errors and HTTP's codes become ours:
+The only place that translates urllib3's errors and HTTP status codes into ours:
 
     WorldUnavailable
     └── ApiUnavailable
-        ├── ApiUnreachable   no answer; `maybe_applied` says whether the request can have had an effect
-        └── ApiRefused       an answer, and it is no; `status` is data for whoever can do something about it
+        ├── ApiUnreachable   no answer; `maybe_applied` tells whether the request may have taken effect
+        └── ApiRefused       an error answer; callers that can recover look at `status`
 """
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -32,11 +33,11 @@ _NO_HEADERS: Final[Mapping[str, str]] = {}
 
 
 class ApiUnavailable(WorldUnavailable):
-    """The API server did not do what was asked."""
+    """A request to the API server failed."""
 
 
 class ApiUnreachable(ApiUnavailable):
-    """No answer came. `quiet`: not because the connection broke, but because nothing arrived in time."""
+    """No answer. `quiet`: the connection is up, but nothing arrived before the timeout."""
 
     def __init__(self, message: str, *, maybe_applied: bool, quiet: bool = False) -> None:
         super().__init__(message)
@@ -45,7 +46,7 @@ class ApiUnreachable(ApiUnavailable):
 
 
 class ApiRefused(ApiUnavailable):
-    """The answer is an error."""
+    """The API server answered with an error."""
 
     def __init__(self, message: str, status: int, retry_after_seconds: float | None = None) -> None:
         super().__init__(message)
@@ -54,12 +55,12 @@ class ApiRefused(ApiUnavailable):
 
     @property
     def gone(self) -> bool:
-        """The history that was asked for is not kept any more: only a new list helps."""
+        """The requested resource version has been compacted: list again."""
         return self.status == 410
 
 
 class Status(msgspec.Struct, frozen=True, gc=False):
-    """What the API server says when it says no; also the object of an ERROR in a watch."""
+    """The body of an error answer, and the object of an ERROR event in a watch."""
 
     code: int | None = None
     message: str | None = None
@@ -68,7 +69,7 @@ class Status(msgspec.Struct, frozen=True, gc=False):
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """What a request does, in the words of RBAC: the words in which a missing permission is reported and granted."""
+    """A request as RBAC names it, so that an error can name the permission that is missing."""
 
     verb: str
     resource: str
@@ -79,7 +80,7 @@ class Action:
 
 @dataclass(frozen=True, slots=True)
 class ApiResponse:
-    """A status and a body; codes from 400 up are data until somebody calls `refusal` or `content`."""
+    """A status and a body. Error codes raise only in `content`."""
 
     action: Action
     status: int
@@ -94,14 +95,31 @@ class ApiResponse:
         return refusal(self.action, self.status, read_status(self.body), self.retry_after_seconds)
 
     def content(self) -> bytes:
-        """The body; raises ApiRefused."""
+        """The body. Raises ApiRefused."""
         if not self.ok:
             raise self.refusal()
         return self.body
 
 
+@dataclass(frozen=True, slots=True)
+class Backoff:
+    """The delay doubles from `first_seconds` to `longest_seconds`; `jitter` (0 to 1) shortens it by up to half."""
+
+    first_seconds: float = 0.1
+    longest_seconds: float = 10.0
+    jitter: Callable[[], float] = random.random
+
+    def delay_seconds(self, failures: int) -> float:
+        """How long to wait after this many failures in a row."""
+        if failures <= 0:
+            return 0.0
+        # The exponent is bounded because an outage of days would overflow a float.
+        ceiling = min(self.longest_seconds, self.first_seconds * 2.0 ** min(failures - 1, 32))
+        return ceiling * (1.0 - self.jitter() / 2)
+
+
 class Transport:
-    """Safe to share between threads. `headers` is asked for every request: tokens rotate."""
+    """Thread-safe. `headers` is called for every request, because tokens rotate."""
 
     def __init__(self, pool: urllib3.PoolManager, url: str, headers: Callable[[], Mapping[str, str]]) -> None:
         self._pool = pool
@@ -119,7 +137,7 @@ class Transport:
         content_type: str = JSON,
         timeout_seconds: float = ANSWER_SECONDS,
     ) -> ApiResponse:
-        """Raises ApiUnreachable; any answer, good or bad, is returned."""
+        """Returns any answer, errors included. Raises ApiUnreachable."""
         timeout = urllib3.Timeout(connect=min(CONNECT_SECONDS, timeout_seconds), total=timeout_seconds)
         payload = None if body is None else msgspec.json.encode(body)
         extra = {"Content-Type": content_type} if payload is not None else _NO_HEADERS
@@ -135,9 +153,9 @@ class Transport:
         quiet_seconds: float,
         answer_seconds: float = ANSWER_SECONDS,
     ) -> Stream:
-        """A GET whose body keeps coming. Raises ApiUnreachable and ApiRefused.
+        """A GET with an endless body. Raises ApiUnreachable and ApiRefused.
 
-        The answer's head comes at once or something is wrong; its body may pause for as long as `quiet_seconds`.
+        The headers must arrive within `answer_seconds`; after that the body may pause for up to `quiet_seconds`.
         """
         timeout = urllib3.Timeout(connect=CONNECT_SECONDS, read=answer_seconds)
         with _translated(action):
@@ -167,14 +185,14 @@ class Transport:
             body=payload,
             headers={"Accept": JSON, **self._headers(), **extra},
             timeout=timeout,
-            # Who may try again, and how often, is decided where the meaning of the request is known.
+            # The callers retry: only they know whether a request is safe to repeat.
             retries=False,
             preload_content=preload,
         )
 
 
 class Stream:
-    """The body of a watch, as it arrives. Read by one thread; `interrupt` may be called from any."""
+    """The body of a watch. One thread reads it; any thread may call `interrupt`."""
 
     def __init__(self, action: Action, response: urllib3.BaseHTTPResponse, quiet_seconds: float) -> None:
         self._action = action
@@ -183,27 +201,27 @@ class Stream:
             socket.settimeout(quiet_seconds)
 
     def read(self) -> bytes:
-        """What has arrived, at least one byte; nothing at the orderly end. Raises ApiUnreachable."""
+        """Blocks until bytes arrive; returns b"" at the end of the stream. Raises ApiUnreachable."""
         with _translated(self._action):
             return self._response.read1() or b""
 
     def interrupt(self) -> None:
-        """Wakes the reader: its read ends or fails."""
+        """Wakes the reader: its `read` returns or raises."""
         with suppress(OSError, ValueError, RuntimeError):
             self._response.shutdown()
 
     def close(self) -> None:
         self._response.close()
 
-    def _socket(self) -> Any:  # socket.socket or ssl.SSLSocket, or None once the body has ended
+    def _socket(self) -> Any:  # socket.socket, ssl.SSLSocket, or None after the end of the body
         return getattr(self._response.connection, "sock", None)
 
 
-def refusal(action: Action, status: int, said: Status, retry_after_seconds: float | None = None) -> ApiRefused:
-    """The error for a bad answer: what was tried, what the server said, and what would help."""
+def refusal(action: Action, status: int, body: Status, retry_after_seconds: float | None = None) -> ApiRefused:
+    """An error that names the action, the server's message and, where there is one, the fix."""
     message = f"cannot {action}: the API server answered {status}"
-    if said.message:
-        message += f": {said.message[:500]}"
+    if body.message:
+        message += f": {body.message[:500]}"
     if status == 403:
         verb, resource = action.verb, action.resource
         message += f"; allow verb {verb!r} on {resource!r} in ClusterRole vramcast-extender ({RULES_FILE})"
@@ -213,7 +231,7 @@ def refusal(action: Action, status: int, said: Status, retry_after_seconds: floa
 
 
 def read_status(body: bytes) -> Status:
-    """Anything between here and the API server may answer too, and not in its words."""
+    """Proxies answer too, and not with a Status: then the message is the start of the body."""
     try:
         return msgspec.json.decode(body, type=Status)
     except msgspec.MsgspecError:
@@ -222,12 +240,11 @@ def read_status(body: bytes) -> Status:
 
 @contextmanager
 def _translated(action: Action) -> Iterator[None]:
-    """urllib3's errors, as ours."""
     try:
         yield
     except HTTPError as error:
         cause = error.original_error if isinstance(error, ProxyError) else error
-        # Refused, unresolved or timed out while connecting: no byte of the request has left.
+        # The connection was never established, so no byte of the request was sent.
         unsent = isinstance(cause, ConnectTimeoutError)
         quiet = isinstance(error, ReadTimeoutError)
         raise ApiUnreachable(f"cannot {action}: {_in_words(error)}", maybe_applied=not unsent, quiet=quiet) from error
@@ -240,6 +257,6 @@ def _in_words(error: HTTPError) -> str:
 
 
 def _retry_after_seconds(response: urllib3.BaseHTTPResponse) -> float | None:
-    """The API server sends whole seconds; the other form that HTTP allows, a date, is passed over."""
+    """The API server sends whole seconds. HTTP also allows a date, which is ignored."""
     text = response.headers.get("Retry-After", "")
     return min(float(text), _MOST_RETRY_AFTER_SECONDS) if text.isascii() and text.isdecimal() else None

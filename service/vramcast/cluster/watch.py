@@ -1,12 +1,12 @@
-"""List, then watch, then never lose sight again: one resource of the API server, in one thread.
+"""Lists and watches one resource of the API server, in one thread.
 
 Recovery has three levels, one method each:
 
-    _forever           until stopped: whatever happened, start again from a list
-    _list_then_watch   until the server has forgotten our place in its history (410): stream after stream from there
-    _one_stream        until it ends, breaks or falls silent
+    _forever           until stopped: after any failure, list again
+    _list_then_watch   until our resource version is too old (410): one stream after another
+    _one_stream        until it ends, breaks or goes quiet
 
-Nothing is lost, because the place (`_revision`) moves only after the sink has what came before it.
+No event is lost, because `_revision` advances only after the sink has the events before it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 import structlog
 
-from vramcast.cluster.backoff import Backoff
+from vramcast.cluster.objects import Page, decode
 from vramcast.cluster.pulse import Pulse, StreamEnd, WatchStats
 from vramcast.cluster.readers import Node, Reader
 from vramcast.cluster.seam import Sink
@@ -29,6 +29,7 @@ from vramcast.cluster.transport import (
     ApiRefused,
     ApiUnavailable,
     ApiUnreachable,
+    Backoff,
     Status,
     Stream,
     Transport,
@@ -39,22 +40,12 @@ from vramcast.task.pod import NO_METADATA, Pod
 
 PAGE_ITEMS = 500
 LIST_SECONDS = 60.0
-# A stream that ends sooner than this, and empty, is a server that is not well.
+# An empty stream that ends sooner than this counts as a failure.
 _SHORT_SECONDS = 1.0
 
 T = TypeVar("T", bound=Node | Pod)
-I = TypeVar("I")  # noqa: E741 - the item of a list or an event
+I = TypeVar("I")  # noqa: E741 - the object of an event
 _log = structlog.get_logger("vramcast.cluster.watch")
-
-
-class ListMetadata(msgspec.Struct, frozen=True, gc=False):
-    resource_version: str = msgspec.field(default="", name="resourceVersion")
-    token: str | None = msgspec.field(default=None, name="continue")
-
-
-class Page(msgspec.Struct, Generic[I], frozen=True, gc=False):
-    metadata: ListMetadata
-    items: list[I] | None = None
 
 
 class WatchEvent(msgspec.Struct, Generic[I], frozen=True, gc=False):
@@ -64,7 +55,7 @@ class WatchEvent(msgspec.Struct, Generic[I], frozen=True, gc=False):
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """`quiet_seconds`: bookmarks come about every minute, so two are missing when a stream is given up."""
+    """`quiet_seconds`: bookmarks come about every minute, so a stream is given up after two missing ones."""
 
     watch_seconds: float = 300.0
     quiet_seconds: float = 150.0
@@ -74,7 +65,7 @@ class Timing:
 
 @dataclass(slots=True)
 class _Batch:
-    """Events that have arrived and are not handed on yet; `revision`: the place after the last of them."""
+    """Events on their way to the sink. `revision` is the resource version of the last one."""
 
     revision: str
     events: int = 0
@@ -82,7 +73,7 @@ class _Batch:
 
 
 class Watch(Generic[T]):
-    """`stop` is shared with others and ends them all; `on_synced` is called once, after the first list."""
+    """`stop` is shared with other threads. `on_synced` is called once, after the first list."""
 
     def __init__(
         self,
@@ -106,10 +97,10 @@ class Watch(Generic[T]):
         self._stream: Stream | None = None
         self._revision = ""
         self._failures = 0
-        # Lists in a row that led to no stream with anything in it.
+        # Lists in a row after which no stream delivered an event.
         self._barren_lists = 0
         item: Any = reader.object_type
-        self._page_decoder: msgspec.json.Decoder[Page[T]] = msgspec.json.Decoder(Page[item])
+        self._page_type: type[Page[T]] = Page[item]
         self._event_decoder: msgspec.json.Decoder[WatchEvent[T]] = msgspec.json.Decoder(WatchEvent[item])
         self._error_decoder = msgspec.json.Decoder(WatchEvent[Status])
 
@@ -117,7 +108,7 @@ class Watch(Generic[T]):
         self._thread.start()
 
     def interrupt(self) -> None:
-        """After `stop` was set: wakes the thread if it is reading."""
+        """Wakes the thread if it is reading. Set `stop` first."""
         stream = self._stream
         if stream is not None:
             stream.interrupt()
@@ -125,10 +116,6 @@ class Watch(Generic[T]):
     def join(self, timeout_seconds: float) -> None:
         if self._thread.ident is not None:
             self._thread.join(timeout_seconds)
-
-    @property
-    def synced(self) -> bool:
-        return self._pulse.synced
 
     def stats(self) -> WatchStats:
         return self._pulse.stats()
@@ -142,7 +129,7 @@ class Watch(Generic[T]):
             except ApiUnavailable as error:
                 self._recover(error)
             except Exception as error:
-                # The state may lack a part of what was told: it is told everything again.
+                # The sink may have missed changes, so it gets everything again.
                 _log.exception("watch defect", resource=self._reader.resource)
                 self._reader.forget()
                 self._end(StreamEnd.DEFECT, f"{type(error).__name__}: {error}")
@@ -156,7 +143,7 @@ class Watch(Generic[T]):
             except ApiRefused as error:
                 if error.gone:
                     self._end(StreamEnd.GONE, str(error))
-                    # At once the first time; a server that lists what it cannot watch is not asked in a tight loop.
+                    # No delay the first time. A server that rejects its own resource versions must not be hammered.
                     self._pause(self._timing.backoff.delay_seconds(self._barren_lists))
                     self._barren_lists += 1
                     return
@@ -190,7 +177,7 @@ class Watch(Generic[T]):
         except ApiRefused as error:
             if not error.gone:
                 raise
-            # The history ran out between two pages, and would again: all in one piece, then.
+            # The continue token expired between two pages and would again: list everything in one request.
             self._list_pages(None)
         self._failures = 0
         first = not self._pulse.synced
@@ -213,7 +200,7 @@ class Watch(Generic[T]):
             self._deliver(changes)
 
     def _get_page(self, limit: int | None, token: str) -> Page[T]:
-        # No resourceVersion: what is listed must be as new as the request, or a promise could be missed.
+        # No resourceVersion: a list from the API server's cache could be old and miss a promise.
         query: dict[str, str | int] = {**self._reader.query}
         if limit is not None:
             query["limit"] = limit
@@ -221,17 +208,14 @@ class Watch(Generic[T]):
             query["continue"] = token
         action = Action("list", self._reader.resource)
         answer = self._transport.request(action, "GET", self._reader.path, query=query, timeout_seconds=LIST_SECONDS)
-        try:
-            page = self._page_decoder.decode(answer.content())
-        except msgspec.MsgspecError as error:
-            raise ApiRefused(f"cannot {action}: the answer is not a list: {error}", answer.status) from error
+        page = decode(answer, self._page_type)
         self._pulse.beat()
         return page
 
     # --- streams
 
     def _watch_query(self) -> dict[str, str | int]:
-        # Spread, so that all the watches of a cluster's clients do not come back in the same second.
+        # Jitter, so that watches do not all reconnect in the same second.
         seconds = self._timing.watch_seconds * (0.8 + 0.4 * self._timing.backoff.jitter())
         return {
             **self._reader.query,
@@ -242,7 +226,7 @@ class Watch(Generic[T]):
         }
 
     def _follow(self, stream: Stream) -> bool:
-        """Hands on what comes until the stream ends; whether anything came."""
+        """Delivers events until the stream ends. True if there were any."""
         received = False
         for lines in _lines(stream):
             received = True
@@ -251,9 +235,9 @@ class Watch(Generic[T]):
                 for line in lines:
                     self._add(batch, self._read_event(line))
             finally:
-                # At once, never "after what seems to be coming": a readable socket may hold the frame of a chunk and
-                # no event at all, and then this one would wait for the next. And what came before an error has come.
-                self._hand_on(batch)
+                # Do not wait for more even if the socket is readable: that may be a chunk header without an event.
+                # `finally`, because events before an error are still valid.
+                self._deliver_batch(batch)
         return received
 
     def _add(self, batch: _Batch, event: WatchEvent[T]) -> None:
@@ -264,12 +248,12 @@ class Watch(Generic[T]):
                 change = self._reader.seen(event.object)
             case "DELETED":
                 change = self._reader.gone(event.object)
-            case _:  # BOOKMARK: only the place in the history
+            case _:  # BOOKMARK: only a resource version
                 return
         if change is not None:
             batch.changes.append(change)
 
-    def _hand_on(self, batch: _Batch) -> None:
+    def _deliver_batch(self, batch: _Batch) -> None:
         if not batch.events:
             return
         self._deliver(batch.changes)
@@ -284,15 +268,15 @@ class Watch(Generic[T]):
             raise self._reported_error(line, error) from error
 
     def _reported_error(self, line: bytes, decoding: msgspec.MsgspecError) -> ApiUnavailable:
-        """The object of an ERROR event is a Status, which does not read as a pod or node."""
+        """The object of an ERROR event is a Status, which does not decode as a pod or node."""
         action = Action("watch", self._reader.resource)
         try:
             event = self._error_decoder.decode(line)
         except msgspec.MsgspecError:
-            return ApiUnreachable(f"cannot {action}: the stream is garbled: {decoding}", maybe_applied=False)
+            return ApiUnreachable(f"cannot {action}: invalid data in the stream: {decoding}", maybe_applied=False)
         return refusal(action, event.object.code or 500, event.object)
 
-    # --- the rest
+    # --- delivery and retries
 
     def _deliver(self, changes: list[Change]) -> None:
         if changes:
@@ -319,7 +303,7 @@ class Watch(Generic[T]):
 
 
 def _lines(stream: Stream) -> Iterator[list[bytes]]:
-    """The complete lines of each piece that arrives. A line cut off by the end was never there."""
+    """The complete lines of each piece that arrives. A line that the end of the stream cuts off is dropped."""
     parts: list[bytes] = []
     while piece := stream.read():
         head, newline, tail = piece.rpartition(b"\n")

@@ -23,7 +23,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import structlog
 
-from vramcast.cluster.lease import Lease
+from vramcast.cluster.objects import Lease
 from vramcast.errors import NotLeading, WorldUnavailable
 from vramcast.names import PodUid
 from vramcast.task.pod import PodRecord

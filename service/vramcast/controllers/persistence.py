@@ -15,7 +15,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import structlog
 
-from vramcast.cluster.config_map import Conflict, StoredConfigMap
+from vramcast.cluster.objects import Conflict, StoredConfigMap
 from vramcast.errors import WorldUnavailable
 
 FORMAT = "1"
