@@ -244,12 +244,16 @@ _KEYS = st.one_of(
     st.builds("nvidia.com/mig-{}.{}".format, _PROFILES, st.sampled_from(["count", "memory", "replicas"])),
     st.sampled_from([*SHARING, OVERRIDE, "vramcast.dev/gpu-product", "nvidia.com/gpu", "nvidia.com/gpu.shared"]),
     _PROFILES.map("nvidia.com/mig-{}".format),
+    st.sampled_from(["amd.com/gpu", "amd.com/cpx_nps4", "amd.com/gpu.vram", "beta.amd.com/gpu.vram.64G"]),
+    st.sampled_from(["amd.com/gpu.product-name", "amd.com/compute-memory-partition"]),
     st.text(max_size=10),
 )
 _VALUES = st.one_of(
     st.integers(-1, 10**19).map(str),
     st.integers(0, 64).map(str),
-    st.sampled_from(["true", "time-slicing", "mps", "none", "40Gi", "40Gi,24Gi", "1e999", *PRODUCTS]),
+    st.sampled_from(
+        ["true", "time-slicing", "mps", "none", "40Gi", "40Gi,24Gi", "1e999", "64G", "cpx_nps4", *PRODUCTS]
+    ),
     st.sampled_from(list(PRODUCTS)).map("{}-MIG-1g.5gb-SHARED".format),
     st.text(max_size=10),
 )
@@ -291,9 +295,11 @@ def test_every_product_leaves_most_of_its_memory_usable() -> None:
     ("name", "expected"),
     [
         ("nvidia.com/gpu", True), ("nvidia.com/gpu.shared", True), ("nvidia.com/mig-1g.5gb", True),
-        ("nvidia.com/mig-1g.5gb.shared", True), ("nvidia.com/gpumem", False), ("amd.com/gpu", False), ("cpu", False),
-        ("nvidia.com/", False), ("xnvidia.com/gpu", False),
+        ("nvidia.com/mig-1g.5gb.shared", True), ("nvidia.com/gpumem", False), ("cpu", False),
+        ("nvidia.com/", False), ("xnvidia.com/gpu", False), ("nvidia.com/mig-", False),
+        ("amd.com/gpu", True), ("amd.com/cpx_nps4", True), ("amd.com/gpu.shared", False), ("amd.com/nic", False),
+        ("intel.com/gpu", False),
     ],
 )  # fmt: skip
-def test_only_nvidias_devices_are_gpus(name: str, expected: bool) -> None:
+def test_only_a_known_vendors_devices_are_gpus(name: str, expected: bool) -> None:
     assert is_gpu_resource(name) is expected

@@ -1,7 +1,7 @@
-"""GPU products by the name that GPU Feature Discovery gives them, with what a forecast and a fit need to know.
+"""GPU products by name, and what a forecast and a fit need to know about them.
 
-`memory_mib` is what the driver reports as the total; `reserve_mib` is what it keeps of that for itself, once per
-GPU; `context_mib` is what each CUDA process pays before its first tensor.
+`memory_mib` is the total that the driver reports; `reserve_mib` is the part it keeps for itself, once per GPU;
+`context_mib` is what each process takes before its first tensor.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from vramcast.hardware.vendors import vendor_of
 from vramcast.names import Product
 
 
@@ -83,12 +84,35 @@ PRODUCTS: dict[str, GpuSpec] = {
 UNKNOWN_RESERVE_MIB = 900
 UNKNOWN_CONTEXT_MIB = 620
 
+# Products on which nothing was ever measured: their size is known, their overheads are those of an unknown product.
+# An MI250X is two GPUs. MI300A is missing on purpose: it shares its memory with the host.
+UNCALIBRATED_MIB: dict[str, int] = {
+    "AMD-Instinct-MI210": 65520,
+    "AMD-Instinct-MI250X": 65520,
+    "AMD-Instinct-MI300X": 196592,
+    "AMD-Instinct-MI308X": 196592,
+    "AMD-Instinct-MI325X": 262128,
+    "AMD-Instinct-MI350X": 294896,
+    "AMD-Instinct-MI355X": 294896,
+}
+
 _SUFFIXES = re.compile(r"(-SHARED)?(-MIG-[0-9a-z.+]+)?(-SHARED)?$")
+# AMD_Instinct_MI300X_OAM, AMD_INSTINCT_MI250_MCM_OAM_AC_MBA, AMD_Instinct_MI325_OAM
+_INSTINCT = re.compile(r"AMD[-_ ]Instinct[-_ ](MI[0-9]{3})([AX]?)(?![A-Z0-9]).*", re.IGNORECASE)
 
 
 def base_product(label: str) -> Product:
     """`NVIDIA-A100-SXM4-40GB-MIG-1g.5gb-SHARED` is still an A100: sharing and slicing do not change the chip."""
+    if instinct := _INSTINCT.fullmatch(label):
+        name = f"AMD-Instinct-{instinct[1].upper()}"
+        letter = instinct[2].upper() or ("X" if name + "X" in UNCALIBRATED_MIB else "")
+        return Product(name + letter)
     return Product(_SUFFIXES.sub("", label))
+
+
+def memory_mib(product: Product) -> int | None:
+    spec = PRODUCTS.get(product)
+    return spec.memory_mib if spec else UNCALIBRATED_MIB.get(product)
 
 
 def context_mib(product: Product) -> int:
@@ -99,3 +123,9 @@ def context_mib(product: Product) -> int:
 def reserve_mib(product: Product) -> int:
     spec = PRODUCTS.get(product)
     return spec.reserve_mib if spec else UNKNOWN_RESERVE_MIB
+
+
+def calibration_note(product: Product) -> str | None:
+    """What a forecast for this product must say about itself. None: the product's vendor is calibrated."""
+    vendor = vendor_of(product)
+    return None if vendor.calibrated else f"not calibrated on {vendor.name} GPUs: no run on one was ever measured"

@@ -1,18 +1,138 @@
-"""GPU resource names: what a pod may ask for, and the pool that vramcast hands out itself."""
+"""GPU vendors: everything that differs between them, in one table.
+
+To add a vendor, add a row here, its products to products.py, and its cases to tests/hardware. AMD's facts come from
+ROCm/k8s-device-plugin (device plugin, node labeller) and ROCm/device-metrics-exporter.
+"""
 
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 
 from vramcast.names import Resource
 
-WHOLE_GPU = Resource("nvidia.com/gpu")
 # The pool of GPUs that vramcast assigns by index. No device plugin knows this name.
 SHARED_GPU = Resource("vramcast.dev/shared-gpu")
 MAX_GPUS = 32
 
-_GPU_RESOURCE = re.compile(r"nvidia\.com/(gpu(\.shared)?|mig-[0-9a-z.+-]+)")
+
+@dataclass(frozen=True, slots=True)
+class NodeLabels:
+    """The labels that describe a node's GPUs. Empty: the vendor's labeller has none."""
+
+    product: str
+    memory: str  # of one GPU: a whole number of `memory_unit_mib`, then `memory_suffix`
+    memory_suffix: str = ""
+    memory_unit_mib: int = 1
+    count: str = ""
+    count_by_memory: str = ""  # with the value of the memory label appended
+    replicas: str = ""
+    sharing_strategy: str = ""
+    partition: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Slices:
+    """GPUs cut into smaller devices: MIG, compute partitions."""
+
+    name: str
+    marker: re.Pattern[str]  # found in a product, a partition label or a resource: the device is a slice
+    # Resources of slices that have labels of their own, `<stem>.count` and `<stem>.memory`.
+    resource: re.Pattern[str] | None = None
+    prefix: str = ""
+    # Whether the memory label of a sliced GPU shows one slice, net of the driver's reserve.
+    memory_labelled: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Exporter:
+    """What the vendor's Prometheus exporter calls things."""
+
+    memory: str  # in MiB
+    utilization: str  # in percent
+    percent_mark: str  # in the name of every metric that counts in percent
+    node: str
+    gpu: str
+    slice: str = ""  # a label that only slices have
+
+
+@dataclass(frozen=True, slots=True)
+class GpuVendor:
+    name: str
+    product_prefix: str
+    unnamed_product: str  # where the node has no product label
+    whole_gpu: Resource
+    devices: re.Pattern[str]  # every resource that its device plugin hands out
+    labels: NodeLabels
+    slices: Slices
+    visible_devices: tuple[str, ...]  # each makes a container see only the GPUs whose indices it lists
+    exporter: Exporter
+    oom_phrases: tuple[str, ...]  # lower case
+    calibrated: bool  # whether forecasts were measured on its GPUs
+
+
+NVIDIA = GpuVendor(
+    name="NVIDIA", product_prefix="NVIDIA", unnamed_product="", whole_gpu=Resource("nvidia.com/gpu"),
+    devices=re.compile(r"nvidia\.com/(gpu(\.shared)?|mig-[0-9a-z.+-]+)"),
+    labels=NodeLabels(
+        product="nvidia.com/gpu.product", memory="nvidia.com/gpu.memory", count="nvidia.com/gpu.count",
+        replicas="nvidia.com/gpu.replicas", sharing_strategy="nvidia.com/gpu.sharing-strategy",
+    ),
+    slices=Slices(
+        "MIG", marker=re.compile("-MIG-"), prefix="nvidia.com/mig-", memory_labelled=True,
+        resource=re.compile(r"(?P<stem>nvidia\.com/mig-[0-9]+g\.(?P<gigabytes>[0-9]{1,4})gb[a-z0-9.+-]*?)(\.shared)?"),
+    ),
+    visible_devices=("NVIDIA_VISIBLE_DEVICES",),
+    exporter=Exporter(
+        memory="DCGM_FI_DEV_FB_USED", utilization="DCGM_FI_DEV_GPU_UTIL",
+        percent_mark="_UTIL",  # the profiling metrics (..._ACTIVE) are shares
+        node="Hostname", gpu="gpu", slice="GPU_I_ID",
+    ),
+    oom_phrases=(
+        "cuda out of memory", "cuda error: out of memory", "cuda_error_out_of_memory", "cudaerrormemoryallocation",
+        "torch.cuda.outofmemoryerror", "cublas_status_alloc_failed",
+    ),
+    calibrated=True,
+)  # fmt: skip
+
+AMD = GpuVendor(
+    name="AMD", product_prefix="AMD", unnamed_product="AMD-GPU", whole_gpu=Resource("amd.com/gpu"),
+    devices=re.compile(r"amd\.com/(gpu|[sdtqc]px_nps[1248])"),
+    labels=NodeLabels(
+        product="amd.com/gpu.product-name",
+        memory="amd.com/gpu.vram", memory_suffix="G", memory_unit_mib=1024,  # 192G is GiB, rounded to the nearest
+        count_by_memory="beta.amd.com/gpu.vram.", partition="amd.com/compute-memory-partition",
+    ),
+    # Partitions may share one memory domain, so no label shows for certain what one of them can use.
+    slices=Slices("compute partitions", marker=re.compile(r"[dtqc]px_nps")),
+    # The AMD Container Toolkit reads the first; the ROCm runtime reads the second in a container with every device.
+    visible_devices=("AMD_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"),
+    exporter=Exporter(
+        memory="gpu_used_vram", utilization="gpu_gfx_activity", percent_mark="_activity",
+        node="hostname", gpu="gpu_id",  # gpu_partition_id does not mark a slice: whole GPUs have it too
+    ),
+    oom_phrases=(
+        "hip out of memory", "hip error: out of memory", "hip_error_outofmemory", "hiperroroutofmemory",
+        "hiperrormemoryallocation", "hipblas_status_alloc_failed", "rocblas_status_memory_error",
+    ),
+    calibrated=False,
+)  # fmt: skip
+
+VENDORS = (NVIDIA, AMD)
+WHOLE_GPU = NVIDIA.whole_gpu
+
+# What frameworks print when GPU memory runs out. "OOMKilled" and exit code 137 are about the host's memory.
+OOM_PHRASES = (
+    "torch.outofmemoryerror",
+    "resource_exhausted: out of memory",
+    *(phrase for vendor in VENDORS for phrase in vendor.oom_phrases),
+)
 
 
 def is_gpu_resource(name: str) -> bool:
-    return name.startswith("nvidia.com/") and _GPU_RESOURCE.fullmatch(name) is not None
+    return "/" in name and any(vendor.devices.fullmatch(name) for vendor in VENDORS)
+
+
+def vendor_of(product: str) -> GpuVendor:
+    """The first vendor where the name shows none: GPU Feature Discovery writes `Tesla-T4`."""
+    return next((vendor for vendor in VENDORS if product.upper().startswith(vendor.product_prefix)), VENDORS[0])
