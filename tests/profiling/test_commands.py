@@ -1,4 +1,4 @@
-"""`vramcast profile` as a new user meets it: what it prints, and what it says where something is missing."""
+"""`vramcast profile` for a new user: what it prints, and its messages when something is missing."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.profiling.nets import Attending
 from vramcast.errors import InvalidInput
 from vramcast.forecast.catalog import builtin_catalog
 from vramcast.forecast.forecaster import PhysicsForecaster
-from vramcast.profile.arguments import Asked, run_settings
+from vramcast.profile.arguments import ProfileArguments, run_settings
 from vramcast.profile.commands import profile_target, run_profile
 from vramcast.profile.inputs import Inputs
 from vramcast.profile.profiling import profile_network
@@ -29,31 +29,32 @@ PHYSICS = PhysicsForecaster(0.05)
     [
         (f"{NETS}:build_perceptrn", "has no 'build_perceptrn'; did you mean build_perceptron"),
         ("tests.profiling.broken:build", "failed with RuntimeError: the data folder is not mounted. Try `python -c"),
-        ("no_such_package.models:build", "no module named 'no_such_package' from .*PYTHONPATH"),
-        ("just_a_name", "expected package.module:callable such as my_project.models:build_model"),
-        (f"{NETS}:NOT_CALLABLE", "is a int: expected a class or a function"),
+        ("no_such_package.models:build", "no module named 'no_such_package' in .*PYTHONPATH"),
+        ("just_a_name", "expected package.module:callable, such as my_project.models:build_model"),
+        (f"{NETS}:NOT_CALLABLE", "is a int: expected a class, or a function"),
         ("nowhere/config.json", "no such file"),
     ],
 )
 def test_a_target_that_cannot_be_loaded_says_what_to_do(target: str, words: str) -> None:
     with pytest.raises(InvalidInput, match=words):
-        profile_target(Asked(target, ("64",)), PHYSICS)
+        profile_target(ProfileArguments(target, ("64",)), PHYSICS)
 
 
 def test_a_wrong_shape_says_what_was_expected() -> None:
-    with pytest.raises(InvalidInput, match="expected the size of one sample such as 3x224x224"):
-        profile_target(Asked(f"{NETS}:build_perceptron", ("3,224,224",)), PHYSICS)
+    with pytest.raises(InvalidInput, match="expected the shape of one sample without the batch, such as 3x224x224"):
+        profile_target(ProfileArguments(f"{NETS}:build_perceptron", ("3,224,224",)), PHYSICS)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine can measure")
 def test_measuring_without_a_gpu_says_so(tmp_path: object) -> None:
-    with pytest.raises(InvalidInput, match="there is no CUDA GPU here"):
-        profile_target(Asked(f"{NETS}:build_perceptron", ("64",), measure=tmp_path), PHYSICS)  # type: ignore[arg-type]
+    with pytest.raises(InvalidInput, match="this machine has no CUDA GPU"):
+        profile_target(ProfileArguments(f"{NETS}:build_perceptron", ("64",), measure=tmp_path), PHYSICS)  # type: ignore[arg-type]
 
 
 def test_arguments_reach_the_callable_and_settings_the_annotations() -> None:
     settings = run_settings({"batch-size": 32, "optimizer": None}, ["gradient-checkpointing=true"])
-    done = profile_target(Asked(f"{NETS}:build_perceptron", ("8",), args='{"width": 8}', settings=settings), PHYSICS)
+    arguments = ProfileArguments(f"{NETS}:build_perceptron", ("8",), args='{"width": 8}', settings=settings)
+    done = profile_target(arguments, PHYSICS)
     task = parse_task(done.annotations)
     assert task is not None
     assert (task.level, task.batch_size, task.gradient_checkpointing) == (Level.PROFILE, 32, True)
@@ -63,8 +64,8 @@ def test_arguments_reach_the_callable_and_settings_the_annotations() -> None:
     assert (totals.level, totals.parameters) == (Level.SUMMARY, done.summary.parameters)
 
 
-def test_what_cannot_be_traced_falls_back_to_the_summary_and_says_so(capsys: pytest.CaptureFixture[str]) -> None:
-    run_profile(Asked(f"{NETS}:OnGpuAlone", ("16",)), "table", PHYSICS)
+def test_an_untraceable_network_falls_back_to_the_summary_with_a_message(capsys: pytest.CaptureFixture[str]) -> None:
+    run_profile(ProfileArguments(f"{NETS}:OnGpuAlone", ("16",)), "table", PHYSICS)
     shown = capsys.readouterr().out
     assert "cannot be traced here: NotImplementedError: this kernel needs a GPU" in shown
     assert f"Add {PREFIX}activations" in " ".join(shown.split())
@@ -72,26 +73,26 @@ def test_what_cannot_be_traced_falls_back_to_the_summary_and_says_so(capsys: pyt
 
 
 def test_the_output_can_be_json(capsys: pytest.CaptureFixture[str]) -> None:
-    run_profile(Asked(f"{NETS}:build_attending", sequence_length=32), "json", PHYSICS)
+    run_profile(ProfileArguments(f"{NETS}:build_attending", sequence_length=32), "json", PHYSICS)
     shown = json.loads(capsys.readouterr().out)
     assert shown["traced_on"] == "meta"
     assert shown["annotations"][f"{PREFIX}profile"].startswith("v1:")
     assert shown["forecasts"][0]["median_bytes"] > 0
 
 
-def test_a_notebook_gets_the_forecast_of_a_module_that_it_holds() -> None:
+def test_a_notebook_can_forecast_its_own_module() -> None:
     model = Attending()
-    said = vramcast.forecast(model, 32, batch_size=16, optimizer="adamw", gpus=["NVIDIA-L4"])
-    assert said["NVIDIA-L4"].holds_it
-    assert said.annotations[f"{PREFIX}batch-size"] == "16"
+    result = vramcast.forecast(model, 32, batch_size=16, optimizer="adamw", gpus=["NVIDIA-L4"])
+    assert result["NVIDIA-L4"].holds_it
+    assert result.annotations[f"{PREFIX}batch-size"] == "16"
     assert next(model.parameters()).device.type == "cpu"
     batch = torch.zeros(4, 32, dtype=torch.long)
     same = vramcast.forecast(model, batch, batch_size=16, optimizer="adamw", gpus=["NVIDIA-L4"])
-    assert same["NVIDIA-L4"].forecast.median_bytes == pytest.approx(said["NVIDIA-L4"].forecast.median_bytes, rel=0.01)
+    assert same["NVIDIA-L4"].forecast.median_bytes == pytest.approx(result["NVIDIA-L4"].forecast.median_bytes, rel=0.01)
 
 
 @pytest.mark.parametrize("name", ["resnet18", "vit_tiny_patch16_224"])
-def test_the_catalog_has_what_a_trace_of_today_says(name: str) -> None:
+def test_the_catalog_equals_a_new_trace(name: str) -> None:
     catalog = builtin_catalog()
     line = catalog.find(f"timm/{name}")
     assert line is not None

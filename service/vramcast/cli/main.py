@@ -276,15 +276,15 @@ def annotate(
     """
     from vramcast.cli.annotate import (  # noqa: PLC0415
         SCHEDULER_NAME,
-        Wishes,
+        AnnotateOptions,
         parse_names,
         parse_settings,
         run_annotate,
     )
 
     name = scheduler_name or (SCHEDULER_NAME if scheduler else None)
-    wishes = Wishes(parse_settings(set_ or ()), tuple(template or ()), name, move, parse_names(unset or ()))
-    raise typer.Exit(run_annotate(file, wishes, in_place=in_place, check=check, diff=diff))
+    options = AnnotateOptions(parse_settings(set_ or ()), tuple(template or ()), name, move, parse_names(unset or ()))
+    raise typer.Exit(run_annotate(file, options, in_place=in_place, check=check, diff=diff))
 
 
 @app.command("annotations", rich_help_panel=DESCRIBE)
@@ -333,14 +333,14 @@ def profile(
     [dim]vramcast profile torchvision.models:resnet18 --args '{"num_classes": 10}' --input 3x32x32[/dim]
     """
     from vramcast.forecast.model import choose_forecaster  # noqa: PLC0415
-    from vramcast.profile.arguments import Asked, need_torch, run_settings  # noqa: PLC0415
+    from vramcast.profile.arguments import ProfileArguments, need_torch, run_settings  # noqa: PLC0415
 
     need_torch()
     from vramcast.profile.commands import run_profile  # noqa: PLC0415  # torch is an extra
 
     settings = run_settings({"batch-size": batch_size, "optimizer": optimizer, "precision": precision}, more or [])
-    asked = Asked(target, tuple(shapes or ()), sequence_length, inputs, args, settings, gpu, measure)
-    run_profile(asked, output, choose_forecaster(artifact, risk, physics_if_unusable=False))
+    arguments = ProfileArguments(target, tuple(shapes or ()), sequence_length, inputs, args, settings, gpu, measure)
+    run_profile(arguments, output, choose_forecaster(artifact, risk, physics_if_unusable=False))
 
 
 @app.command(rich_help_panel=DESCRIBE)

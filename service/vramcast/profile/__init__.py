@@ -1,1 +1,1 @@
-"""From a module of PyTorch to a description that a pod can carry: traced without weights and without a GPU."""
+"""Turns a PyTorch module into a description that a pod can carry, without weights and without a GPU."""

@@ -1,4 +1,4 @@
-"""The arguments of `vramcast profile`, read before torch is there: its absence has a message too."""
+"""The arguments of `vramcast profile`, parsed before torch is imported: if torch is missing, the command says so."""
 
 from __future__ import annotations
 
@@ -12,15 +12,13 @@ from vramcast.task.vocabulary import PREFIX
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """The arguments of the command."""
-
+class ProfileArguments:
     target: str
     shapes: Sequence[str] = ()
     sequence_length: int | None = None
     inputs: str | None = None
     args: str | None = None
-    settings: Mapping[str, str] | None = None  # annotations of the run, without the prefix
+    settings: Mapping[str, str] | None = None  # the run's annotations, without the prefix
     gpu: str | None = None
     measure: Path | None = None
 
@@ -28,17 +26,17 @@ class Asked:
 def need_torch() -> None:
     if importlib.util.find_spec("torch") is None:
         raise InvalidInput(
-            "torch is not installed here: run this command in the environment that trains the network "
-            "(pip install vramcast there), or pip install 'vramcast[profile]'"
+            "torch is not installed: run this command in your training environment (pip install vramcast there), or "
+            "pip install 'vramcast[profile]'"
         )
 
 
 def run_settings(named: Mapping[str, object | None], more: Sequence[str]) -> dict[str, str]:
-    """The run's annotations: from options of their own, and from `--set`."""
+    """The run's annotations, from dedicated options and from `--set`."""
     settings = {name: str(value) for name, value in named.items() if value is not None}
     for text in more:
         name, equals, value = text.partition("=")
         if not equals or not name.strip():
-            raise InvalidInput(f"--set {text!r}: expected KEY=VALUE such as gradient-checkpointing=true")
+            raise InvalidInput(f"--set {text!r}: expected KEY=VALUE, such as gradient-checkpointing=true")
         settings[name.strip().removeprefix(PREFIX)] = value.strip()
     return settings

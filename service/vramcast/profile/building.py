@@ -1,6 +1,7 @@
-"""The catalog, built: every source traced at its sizes, one file for each until all are there.
+"""Builds the catalog: traces every source at its sizes, and collects the results in one file.
 
-A build that stopped goes on where it was, and several may share the work: what is there already is not done again.
+Each source's result is a file of its own until all are done, so an interrupted build can resume and several processes
+can share the work.
 """
 
 from __future__ import annotations
@@ -29,10 +30,10 @@ _FAILED = ".failed"
 
 
 def build_catalog(out: Path, sources: Sequence[ModelSource], work: Iterator[ModelSource], say: Say) -> int:
-    """Traces what `work` yields of `sources`, and writes the file once every source is there. How many are missing."""
+    """Traces the sources in `work`, and writes the catalog once no source is missing. Returns how many are missing."""
     parts = out.with_suffix(".parts")
     parts.mkdir(parents=True, exist_ok=True)
-    with quick_shapes():
+    with _quick_shapes():
         for source in work:
             _build_part(parts, source, say)
     missing = [source for source in sources if not _part(parts, source).exists() and not _failed(parts, source)]
@@ -49,7 +50,7 @@ def _build_part(parts: Path, source: ModelSource, say: Say) -> None:
         text = json.dumps(make_entry(source), separators=(",", ":"))
     except Exception as error:
         first = str(error).split("\n", maxsplit=1)[0]
-        say(f"{source.name} is left out: {type(error).__name__}: {first}")
+        say(f"skipping {source.name}: {type(error).__name__}: {first}")
         path.with_suffix(_FAILED).write_text(f"{type(error).__name__}: {error}")
         return
     half = path.with_suffix(f".{os.getpid()}")
@@ -71,7 +72,7 @@ def _read_part(parts: Path, source: ModelSource) -> dict[str, Any] | None:
 
 
 def make_entry(source: ModelSource) -> dict[str, Any]:
-    """The profile at the base size, totals at every size, and how each layer grows."""
+    """The profile at the base size, the totals at every size, and each layer's exponents."""
     device = "cpu" if source.real else "meta"
     model = _make(source, source.base, device)
     seen = _trace(model, source, source.base, device)
@@ -96,7 +97,7 @@ def make_entry(source: ModelSource) -> dict[str, Any]:
 
 
 def profile_at(source: ModelSource, size: int) -> dict[str, Any]:
-    """A trace at this very size: what a named model is compared with."""
+    """A trace at exactly this size, to check the catalog's scaling against."""
     device = "cpu" if source.real else "meta"
     model = _make(source, source.base, device)
     profile = make_profile(model, _at_size(model, source, size, device), source.inputs(size), source.name)
@@ -109,7 +110,7 @@ def _make(source: ModelSource, size: int, device: str) -> nn.Module:
             with torch.device(device):
                 return source.make(size).to(device).train()
         except (NotImplementedError, RuntimeError):
-            # Some compute their widths with tensors, which need values.
+            # Some networks compute their widths with tensors, which need values.
             return source.make(size).to(device).train()
 
 
@@ -121,7 +122,7 @@ def _trace(model: nn.Module, source: ModelSource, size: int, device: str) -> Tra
 
 
 def _only_area_counts(model: nn.Module, source: ModelSource, seen: Trace) -> bool:
-    """A plain convolutional network at a size that halves evenly: everything in it grows with the area."""
+    """True for plain convolutional networks at a size that halves evenly: everything grows with the area."""
     if source.tokens or source.real or source.base % 32 or any(True for _ in attention_modules(model)):
         return False
     return all(_is_plain(layer[0], layer[7]) for layer in seen.layers)
@@ -142,12 +143,12 @@ _PLAIN = frozenset({
 
 
 def _other_sizes(model: nn.Module, source: ModelSource, device: str) -> list[tuple[int, Trace]]:
-    """Sizes that the network takes, or that it can be built for."""
+    """Skips sizes that the network neither accepts nor can be built for."""
     found = []
     for size in source.others:
         try:
             found.append((size, _at_size(model, source, size, device)))
-        except Exception:  # noqa: S112 - a network of one size alone
+        except Exception:  # noqa: S112 - a network with one fixed size
             continue
     return found
 
@@ -173,11 +174,11 @@ def _totals(seen: Trace, ratio: float) -> list[float]:
 def _growths(
     source: ModelSource, seen: Trace, others: Sequence[tuple[int, Trace]]
 ) -> tuple[list[list[float]], list[int]]:
-    """Each kind of growth once, and which one every layer has. By the farthest size: rounding weighs least there."""
+    """The distinct exponents, and an index per layer. Uses the farthest size, where rounding matters least."""
     types = [layer[0] for layer in seen.layers]
-    alike = [(size, other) for size, other in others if [layer[0] for layer in other.layers] == types]
-    if alike:
-        size, other = max(alike, key=lambda traced: abs(math.log(_ratio(source, traced[0]))))
+    same = [(size, other) for size, other in others if [layer[0] for layer in other.layers] == types]
+    if same:
+        size, other = max(same, key=lambda traced: abs(math.log(_ratio(source, traced[0]))))
         found = _find_growths(seen.layers, other.layers, _ratio(source, size))
     else:
         found = [[0.0, _input_power(layer), *_sides(layer[7])] for layer in seen.layers]
@@ -205,21 +206,21 @@ def _power(before: float, after: float, ratio: float) -> float:
 
 
 def _input_power(layer: Sequence[Any]) -> float:
-    """What is as small as a list of channels is one, behind the pool."""
+    """0 for a layer after global pooling, where only channels are left."""
     pooled = len(layer[7]) <= 1 or list(layer[7][1:]) == [1, 1]
     return 0.0 if pooled and "Pool" not in layer[0] else 1.0
 
 
 def _sides(shape: Sequence[int]) -> list[float]:
-    """For a network of one size: images grow with both sides, lists of tokens with their number."""
+    """For a network with one fixed size: images grow with both sides, token lists with their length."""
     if len(shape) >= 3:
         return [0.0] * (len(shape) - 2) + [0.5 if side > 1 else 0.0 for side in shape[-2:]]
     return [1.0, 0.0] if len(shape) == 2 else [0.0] * len(shape)
 
 
 @contextmanager
-def quick_shapes() -> Iterator[None]:
-    """PyTorch works out some shapes in hundreds of steps, which is most of a trace's time; these are known."""
+def _quick_shapes() -> Iterator[None]:
+    """Replaces meta kernels that dominate the time of a trace by ones that return the known shapes."""
     library = torch.library.Library("aten", "IMPL")
     for name, kernel in _KERNELS.items():
         library.impl(name, kernel, "Meta", allow_override=True)

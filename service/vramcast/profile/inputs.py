@@ -1,4 +1,4 @@
-"""What a forward pass is given: by shape, by sequence length, by a callable, or as the library expects it."""
+"""The inputs of a forward pass: from shapes, a sequence length, a callable, or what the model's library expects."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-# Heads that are trained on the tokens themselves: their loss keeps a copy of the logits.
+# Heads trained on tokens: their loss keeps a copy of the logits.
 _TOKEN_HEADS = ("CausalLM", "LMHead", "MaskedLM", "ConditionalGeneration", "DoubleHeads")
 _BOXES = 4
 _UNET = "UNet2DConditionModel"
@@ -19,7 +19,7 @@ _TEXT_TOKENS = 77
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """One sample's shapes, without the batch; `make` is asked for a batch of n and wins over both."""
+    """One sample's shapes, without the batch. `make(n)` returns a batch of n and takes precedence."""
 
     shapes: tuple[tuple[int, ...], ...] = ()
     sequence_length: int | None = None
@@ -36,7 +36,7 @@ Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 
 
 def make_call(inputs: Inputs, samples: int, device: str) -> Callable[[nn.Module], object]:
-    """The forward pass of a batch of `samples`."""
+    """Runs the forward pass on a batch of `samples`."""
 
     def call(model: nn.Module) -> object:
         args, kwargs = arguments(model, inputs, samples, device)
@@ -73,7 +73,7 @@ def _tokens(samples: int, length: int, device: str) -> Tensor:
 
 
 def _detection(model: nn.Module, shape: tuple[int, ...], samples: int, device: str) -> Arguments:
-    """One object in each image, in the middle: training needs targets."""
+    """Training needs targets: one object in the middle of each image."""
     height, width = shape[-2:]
     box = torch.tensor([[width * 0.25, height * 0.25, width * 0.75, height * 0.75]], device=device)
     target = {"boxes": box, "labels": torch.ones(1, dtype=torch.long, device=device)}
@@ -88,7 +88,7 @@ def _detection(model: nn.Module, shape: tuple[int, ...], samples: int, device: s
 
 
 def _denoising(model: nn.Module, shape: tuple[int, ...], samples: int, device: str) -> Arguments:
-    """A diffusion step: latents, their time, and the prompt's embedding."""
+    """A diffusion step: latents, time step and prompt embedding."""
     config: Any = model.config
     width = config.cross_attention_dim
     kwargs: dict[str, Any] = {
@@ -108,7 +108,7 @@ def _denoising(model: nn.Module, shape: tuple[int, ...], samples: int, device: s
 
 
 def _transformers(model: nn.Module, parameters: Any, inputs: Inputs, samples: int, device: str) -> dict[str, Any]:
-    """A model of Hugging Face: its main input, and labels where its loss is one over tokens."""
+    """A Hugging Face model: its main input, and labels if its loss is over tokens."""
     config: Any = model.config
     main = str(model.main_input_name)
     length = inputs.sequence_length or 128

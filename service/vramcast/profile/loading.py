@@ -1,4 +1,4 @@
-"""`package.module:callable` to the thing itself. The user's code runs here, so every way to fail has its message."""
+"""Loads `package.module:callable`. This runs the user's code, so every failure gets a message that says what to do."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from typing import Any
 
 from vramcast.errors import InvalidInput
 
-_FORM = "expected package.module:callable such as my_project.models:build_model, or a config.json of Hugging Face"
+_FORM = "expected package.module:callable, such as my_project.models:build_model, or a Hugging Face config.json"
 
 
 def load_callable(target: str) -> Callable[..., Any]:
-    """What stands behind `package.module:name`. Raises InvalidInput that says what to do."""
+    """Raises InvalidInput."""
     module_name, colon, name = target.partition(":")
     if not colon or not module_name or not name:
         raise InvalidInput(f"{target!r}: {_FORM}")
@@ -29,12 +29,12 @@ def load_callable(target: str) -> Callable[..., Any]:
         found = getattr(found, part)
     if not callable(found):
         kind = type(found).__name__
-        raise InvalidInput(f"{target!r} is a {kind}: expected a class or a function that returns the network")
+        raise InvalidInput(f"{target!r} is a {kind}: expected a class, or a function that returns the network")
     return found  # type: ignore[no-any-return]
 
 
 def _import(module_name: str, target: str) -> Any:
-    # As `python -m` does: the folder that the command is run in.
+    # Search the current directory, as `python -m` does.
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     try:
@@ -44,19 +44,19 @@ def _import(module_name: str, target: str) -> Any:
     except Exception as error:
         raise InvalidInput(
             f"{target!r}: importing {module_name} failed with {type(error).__name__}: {error}. Try `python -c "
-            f"'import {module_name}'`, and run this command in the environment that trains the network"
+            f"'import {module_name}'`, and run this command in your training environment"
         ) from error
 
 
 def _missing(module_name: str, error: ModuleNotFoundError) -> str:
     if error.name and not module_name.startswith(error.name):
         return (
-            f"importing {module_name} needs {error.name!r}, which is not installed here: run this command in the "
-            "environment that trains the network"
+            f"importing {module_name} needs {error.name!r}, which is not installed: run this command in your training "
+            "environment"
         )
     return (
-        f"no module named {error.name!r} from {os.getcwd()}: run the command in the folder that holds it, or put that "
-        "folder on PYTHONPATH"
+        f"no module named {error.name!r} in {os.getcwd()}: run the command in the directory that contains it, or add "
+        "that directory to PYTHONPATH"
     )
 
 
@@ -82,7 +82,7 @@ def parse_arguments(text: str | None) -> tuple[list[Any], dict[str, Any]]:
 
 
 def load_builder(target: str, args: str | None) -> Callable[[], Any]:
-    """A function without arguments that builds the network."""
+    """Returns a function that takes no arguments and builds the network."""
     if target.endswith(".json") and ":" not in target:
         return lambda: network_of(_read_config(Path(target)))
     found = load_callable(target)
@@ -101,11 +101,11 @@ def _read_config(path: Path) -> Any:
     try:
         return transformers.AutoConfig.from_pretrained(str(path), local_files_only=True)
     except (OSError, ValueError, KeyError) as error:
-        raise InvalidInput(f"{path} is not a configuration that transformers reads: {error}") from error
+        raise InvalidInput(f"transformers cannot read {path} as a configuration: {error}") from error
 
 
 def network_of(made: Any) -> Any:
-    """A network as it is; of a configuration of Hugging Face, the network that is trained from it."""
+    """The network itself, or the one that a Hugging Face configuration describes."""
     from torch import nn  # noqa: PLC0415  # the messages above need no torch
 
     if isinstance(made, nn.Module):
@@ -113,7 +113,7 @@ def network_of(made: Any) -> Any:
     if hasattr(made, "model_type") and hasattr(made, "to_dict"):
         return _from_config(made)
     raise InvalidInput(
-        f"the callable returned a {type(made).__name__}: expected a torch.nn.Module or a configuration of transformers"
+        f"the callable returned a {type(made).__name__}: expected a torch.nn.Module or a transformers configuration"
     )
 
 
@@ -128,7 +128,7 @@ def _from_config(config: Any) -> Any:
         known = getattr(transformers, auto)
         if type(config) in known._model_mapping:
             return known.from_config(config)
-    raise InvalidInput(f"no model of transformers is made from {type(config).__name__}: give a class of a model")
+    raise InvalidInput(f"transformers has no model for {type(config).__name__}: give a model class instead")
 
 
 _AUTO_CLASSES = (

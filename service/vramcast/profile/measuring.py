@@ -1,4 +1,4 @@
-"""`vramcast profile --measure DIR`: a few real steps on this machine's GPU, as a record that training reads."""
+"""`vramcast profile --measure DIR`: runs a few real steps on this machine's GPU and writes a record for training."""
 
 from __future__ import annotations
 
@@ -37,15 +37,15 @@ _MIXED = {Precision.AMP_FP16: torch.float16, Precision.AMP_BF16: torch.bfloat16}
 def need_gpu() -> None:
     if not torch.cuda.is_available():
         raise InvalidInput(
-            "--measure runs real steps and there is no CUDA GPU here: run the command on a machine that has one, or "
-            "leave --measure away for a forecast"
+            "--measure runs real steps, but this machine has no CUDA GPU: run the command on one that does, or omit "
+            "--measure to get a forecast"
         )
 
 
 def measure(
     build: Callable[[], nn.Module], inputs: Inputs, task: Task, profile: Mapping[str, Any], data: Path
 ) -> dict[str, str]:
-    """Runs the steps and appends a row to `measurements.csv` and the profile to `profiles/measured.jsonl.gz`."""
+    """Appends a row to `measurements.csv`, and the profile to `profiles/measured.jsonl.gz`."""
     outcome = "ok"
     try:
         _run_steps(build().cuda().train(), inputs, task)
@@ -89,7 +89,7 @@ def _run_steps(model: nn.Module, inputs: Inputs, task: Task) -> None:
 
 
 def total(result: Any) -> Tensor:
-    """The loss, if the result has one; else the sum of all that is differentiable."""
+    """The result's loss, or else the sum of its differentiable tensors."""
     loss = getattr(result, "loss", None)
     if isinstance(loss, Tensor):
         return loss
@@ -97,15 +97,15 @@ def total(result: Any) -> Tensor:
         leaf for leaf in torch.utils._pytree.tree_leaves(result) if isinstance(leaf, Tensor) and leaf.requires_grad
     ]
     if not leaves:
-        raise InvalidInput("nothing that the network returns can be differentiated: there is no step to measure")
+        raise InvalidInput("the network returns nothing differentiable, so there is no training step to measure")
     return torch.stack([leaf.float().sum() for leaf in leaves]).sum()
 
 
 def _used_mib() -> int:
-    """The caching allocator gives nothing back, so what the device shows after the steps is their peak."""
+    """The caching allocator returns nothing to the device, so usage after the steps is their peak."""
     command = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits", "-i", "0"]
     try:
         shown = subprocess.run(command, capture_output=True, text=True, check=True, timeout=30)  # noqa: S603
         return int(shown.stdout.strip())
     except (OSError, subprocess.SubprocessError, ValueError) as error:
-        raise WorldUnavailable(f"nvidia-smi did not say how much memory is used: {error}") from error
+        raise WorldUnavailable(f"nvidia-smi did not report the used memory: {error}") from error

@@ -1,4 +1,4 @@
-"""`vramcast.forecast(model, inputs, ...)`: the forecast of a network that a notebook holds, or of a name."""
+"""`vramcast.forecast(model, inputs, ...)`: forecasts a network in a notebook, or a catalog name."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _DEFAULT_RISK = 0.05
 
 @dataclass(frozen=True, slots=True)
 class NotebookForecast:
-    """A forecast for each product, and the annotations of a pod that runs it."""
+    """A forecast per product, and the annotations for a pod that runs the network."""
 
     annotations: dict[str, str]
     products: dict[str, ProductReport]
@@ -53,12 +53,14 @@ def forecast(
     gpus: Iterable[str] = COMMON_PRODUCTS,
     **settings: Any,
 ) -> NotebookForecast:
-    """`inputs`: the shape of one sample, a number of tokens, a batch as the model is called with, or a callable that
-    makes a batch of n. Settings are annotations with underscores: batch_size=64, optimizer="adamw", precision="bf16".
+    """Forecasts a network, or a function that builds one, or a catalog name.
+
+    `inputs` is the shape of one sample, a number of tokens, an example batch, or a callable that makes a batch of n.
+    Settings are annotations with underscores: batch_size=64, optimizer="adamw", precision="bf16".
     """
     described = _named(model, inputs) if isinstance(model, str) else {"profile": _profile(model, inputs)}
-    told: dict[str, Any] = {name.replace("_", "-"): value for name, value in settings.items()}
-    annotations = {PREFIX + name: _text(value) for name, value in {**described, **told}.items()}
+    run: dict[str, Any] = {name.replace("_", "-"): value for name, value in settings.items()}
+    annotations = {PREFIX + name: _text(value) for name, value in {**described, **run}.items()}
     task = parse_task(annotations)
     assert task is not None  # noqa: S101 - there are annotations
     reports = report(_forecaster(), task, [Product(name) for name in gpus])
@@ -78,7 +80,7 @@ def _text(value: Any) -> str:
 
 
 def _profile(model: Any, inputs: Any) -> str:
-    """A module that has weights already is traced as it is: a copy of it, on the meta device."""
+    """A module is copied to the meta device and traced there."""
     build: Callable[[], nn.Module] = (
         (lambda: _copy(model)) if isinstance(model, nn.Module) else lambda: network_of(model())
     )
@@ -86,12 +88,12 @@ def _profile(model: Any, inputs: Any) -> str:
         return encode_profile(profile_network(build, parse_inputs(inputs), type(model).__name__).profile)
     except Untraceable as error:
         raise InvalidInput(
-            f"the network cannot be traced here: {error}; describe it by parameters and activations"
+            f"the network cannot be traced here: {error}; describe it by its parameters and activations instead"
         ) from error
 
 
 def _copy(model: nn.Module) -> nn.Module:
-    """Structure and sizes alone: the notebook's weights stay where they are."""
+    """Copies the structure and the shapes only; the notebook's weights stay untouched."""
     memo: dict[int, Any] = {}
     for tensor in [*model.parameters(), *model.buffers()]:
         twin = tensor.detach().to("meta")
@@ -103,7 +105,7 @@ def parse_inputs(inputs: Any) -> Inputs:
     if inputs is None:
         return Inputs()
     if isinstance(inputs, bool):
-        raise InvalidInput(f"inputs {inputs!r}: expected a shape, tokens, a batch or a callable")
+        raise InvalidInput(f"inputs {inputs!r}: expected a shape, a number of tokens, a batch or a callable")
     if isinstance(inputs, int):
         return Inputs(sequence_length=inputs)
     if isinstance(inputs, Tensor | dict):
@@ -114,11 +116,11 @@ def parse_inputs(inputs: Any) -> Inputs:
         return Inputs(make=_like(inputs))
     if callable(inputs):
         return Inputs(make=inputs)
-    raise InvalidInput(f"inputs {inputs!r}: expected a shape, tokens, a batch or a callable")
+    raise InvalidInput(f"inputs {inputs!r}: expected a shape, a number of tokens, a batch or a callable")
 
 
 def _like(batch: Any) -> Callable[[int], Any]:
-    """A batch of n after the pattern of one: the first dimension is the batch."""
+    """Makes batches of n like the example; the first dimension is the batch."""
 
     def make(samples: int) -> Any:
         return _pytree.tree_map_only(Tensor, lambda t: t.new_zeros(samples, *t.shape[1:]) if t.dim() else t, batch)

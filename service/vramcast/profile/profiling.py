@@ -1,4 +1,4 @@
-"""From a way to build a network to its profile: on the meta device, on the CPU where a pass looks at values."""
+"""Builds a network and traces its profile: on the meta device, or on the CPU if the pass depends on values."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from vramcast.profile.tracing import Trace, leaves, trace
 
 Build = Callable[[], nn.Module]
 
-# A profile counts with two samples, and a third tells what does not grow with the batch.
+# A profile is traced with two samples. A trace with three shows what does not grow with the batch.
 SAMPLES = 2
 _MORE_SAMPLES = 3
-# Above this a pass with real weights is no matter for a laptop.
+# A laptop cannot run larger networks with real weights.
 _MAX_REAL_PARAMETERS = 1_000_000_000
-# The share of the weights under modules of attention, from which on a network is a transformer.
+# A network with a larger share of its weights in attention modules is a transformer.
 _ATTENTION_SHARE = 0.15
 _ATTENTION_NAMES = ("attention", "attn", "mhsa", "gpsa", "xca")
 _RECURRENT = (nn.RNNBase, nn.RNNCellBase)
 
 
 class Untraceable(Exception):
-    """No forward pass is possible here; what is known of the network without one."""
+    """No forward pass is possible here; `model` is the network without one."""
 
     def __init__(self, why: str, model: nn.Module) -> None:
         super().__init__(why)
@@ -39,16 +39,16 @@ class Untraceable(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Traced:
-    """A profile as JSON, and what is shown beside it."""
+    """A profile as JSON, and figures that are only displayed."""
 
     profile: dict[str, Any]
-    static_bytes: int  # kept whatever the batch
+    static_bytes: int  # independent of the batch
     trained_parameters: int
     on: str  # meta or cpu
 
 
 def profile_network(build: Build, inputs: Inputs, name: str) -> Traced:
-    """Raises InvalidInput where the pass fails with these inputs, Untraceable where no pass is possible here."""
+    """Raises InvalidInput if the pass fails with these inputs, Untraceable if no pass is possible here."""
     try:
         model = _built(build, "meta")
         first = trace(model, make_call(inputs, SAMPLES, "meta"), SAMPLES)
@@ -65,7 +65,7 @@ def profile_network(build: Build, inputs: Inputs, name: str) -> Traced:
 
 
 def _on_cpu(build: Build, inputs: Inputs, error: Exception) -> tuple[nn.Module, Trace]:
-    """A pass that looks at values (boxes, routes, lengths) has none to look at on the meta device."""
+    """For a pass that depends on values (boxes, routes, lengths), which the meta device does not have."""
     model = _sized(build)
     if sum(weight.numel() for weight in model.parameters()) > _MAX_REAL_PARAMETERS:
         raise Untraceable(f"{_short(error)} (and it is too large to run on the CPU)", model) from error
@@ -79,13 +79,13 @@ def _on_cpu(build: Build, inputs: Inputs, error: Exception) -> tuple[nn.Module, 
             raise Untraceable(_short(again), model) from again
         raise InvalidInput(
             f"the forward pass with {inputs or 'no input'} failed: {_short(again)}. Give the shape of one sample "
-            "without the batch (--input 3x224x224), the tokens (--sequence-length 512), or a callable that makes "
-            "a batch (--inputs my_module:make_batch)"
+            "without the batch (--input 3x224x224), a number of tokens (--sequence-length 512), or a callable that "
+            "makes a batch (--inputs my_module:make_batch)"
         ) from again
 
 
 def traced_on_cpu(model: nn.Module, inputs: Inputs) -> Trace:
-    """With one sample, for real numbers cost seconds; batch norms may ask for a second one."""
+    """With one sample, because real arithmetic takes seconds. Batch norms may need a second one."""
     try:
         return trace(model, make_call(inputs, 1, "cpu"), 1)
     except ValueError:
@@ -117,7 +117,7 @@ def _built(build: Build, device: str) -> nn.Module:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Libraries warn about weights that nobody loads."""
+    """Suppresses warnings about missing weights."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
@@ -125,7 +125,7 @@ def quiet() -> Iterator[None]:
 
 @contextmanager
 def without_weights() -> Iterator[None]:
-    """Code that loads trained weights builds the same network without them: sizes do not hang on them."""
+    """Skips loading trained weights: the sizes do not depend on them."""
     patched: list[tuple[Any, str, Any]] = [
         (nn.Module, "load_state_dict", lambda *_args, **_named: None),
         (torch.hub, "load_state_dict_from_url", lambda *_args, **_named: {}),
@@ -135,8 +135,8 @@ def without_weights() -> Iterator[None]:
         patched.append((torchvision.WeightsEnum, "get_state_dict", lambda *_args, **_named: {}))
     originals = [(holder, name, getattr(holder, name)) for holder, name, _ in patched]
     try:
-        for holder, name, stand_in in patched:
-            setattr(holder, name, stand_in)
+        for holder, name, replacement in patched:
+            setattr(holder, name, replacement)
         yield
     finally:
         for holder, name, original in originals:
@@ -144,7 +144,7 @@ def without_weights() -> Iterator[None]:
 
 
 def make_profile(model: nn.Module, seen: Trace, inputs: Inputs, name: str) -> dict[str, Any]:
-    """As `forecast/description.py` reads it."""
+    """In the format that `forecast/description.py` parses."""
     profile: dict[str, Any] = {
         "id": name,
         "family": family(model),
@@ -164,7 +164,7 @@ def make_profile(model: nn.Module, seen: Trace, inputs: Inputs, name: str) -> di
 
 
 def _static_bytes(first: Trace, more: Trace) -> int:
-    """Two traces of different batches tell apart what grows with it."""
+    """Separates what grows with the batch from what does not."""
     if more.samples == first.samples:
         return 0
     growth = (more.saved_bytes - first.saved_bytes) / (more.samples - first.samples)
@@ -172,7 +172,7 @@ def _static_bytes(first: Trace, more: Trace) -> int:
 
 
 def family(model: nn.Module) -> str:
-    """By what most of its weights do."""
+    """Decided by what most of the weights do."""
     names = {type(module).__name__ for module in model.modules()}
     if "UNet2DConditionModel" in names or "UNet2DModel" in names:
         return "diffusion"
@@ -188,7 +188,7 @@ def family(model: nn.Module) -> str:
 
 
 def attention_modules(model: nn.Module) -> Iterator[nn.Module]:
-    """The outermost ones: one inside another counts once."""
+    """Only the outermost ones, so nested modules count once."""
     inside: set[nn.Module] = set()
     for module in model.modules():
         name = type(module).__name__.lower()

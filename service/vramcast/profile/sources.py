@@ -1,4 +1,4 @@
-"""What the catalog is built from: names, how each network is built, and at which sizes it is traced."""
+"""The networks that the catalog is built from: name, builder, and the sizes to trace."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from vramcast.profile.inputs import Inputs
 
 @dataclass(frozen=True, slots=True)
 class ModelSource:
-    """`base` is the side of an image or the tokens; `make` is told the size, which most networks need not know."""
+    """`base` is an image side or a number of tokens. `make` takes the size, which most networks ignore."""
 
     name: str
     make: Callable[[int], nn.Module]
@@ -20,18 +20,16 @@ class ModelSource:
     base: int
     others: tuple[int, ...]
     tokens: bool = False
-    remake: bool = False  # a network of one size is built anew for another
-    real: bool = False  # its pass looks at values: traced on the CPU
+    remake: bool = False  # must be rebuilt for another size
+    real: bool = False  # the forward pass depends on values, so it is traced on the CPU
 
 
 def all_sources() -> Iterator[ModelSource]:
-    # Late: each library takes seconds to import.
-    from vramcast.profile import diffusers_models, timm_models, torchvision_models, transformers_models  # noqa: PLC0415
+    # Imported late: these libraries take seconds.
+    from vramcast.profile import transformers_models, vision_models  # noqa: PLC0415
 
     yield from transformers_models.sources()
-    yield from diffusers_models.sources()
-    yield from torchvision_models.sources()
-    yield from timm_models.sources()
+    yield from vision_models.sources()
 
 
 def image_inputs(channels: int = 3) -> Callable[[int], Inputs]:

@@ -1,7 +1,7 @@
-"""One forward pass, watched: the leaf modules in their order, and every tensor that autograd keeps.
+"""Traces one forward pass: the leaf modules in order, and every tensor that autograd saves.
 
-On the meta device a tensor has a shape and no memory, so a network of any size is traced on a laptop. What autograd
-keeps is counted by storage: views of one tensor count once, and weights and buffers not at all.
+On the meta device tensors have shapes but no memory, so a laptop can trace a network of any size. Saved tensors are
+counted by storage: views of one tensor count once, weights and buffers not at all.
 """
 
 from __future__ import annotations
@@ -16,25 +16,23 @@ from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn import functional
 
-Layer = list[Any]  # as a profile lists it: see forecast/description.py
-_FLOAT_BYTES = 4
+Layer = list[Any]  # in a profile's format, see forecast/description.py
 
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """Bytes and layers of one pass; sizes of layers are per sample."""
+    """Bytes of the whole pass; the layers' sizes are per sample."""
 
     layers: list[Layer]
     samples: int
     saved_bytes: int  # attention matrices included
     largest_saved_bytes: int  # attention matrices not included
-    fused_attention_bytes: int  # of the saved bytes, what a fused attention kernel does not keep
-    attends: bool
+    fused_attention_bytes: int  # the part of the saved bytes that a fused attention kernel does not keep
 
 
 @dataclass(slots=True)
 class _Kept:
-    """Storages that autograd keeps, by address. A weak reference keeps an address from being used again."""
+    """Storages that autograd saves, by address. Holding a reference prevents reuse of the address."""
 
     ours: set[int]
     saved: dict[int, int] = field(default_factory=dict)
@@ -42,7 +40,6 @@ class _Kept:
     fused_needs: dict[int, int] = field(default_factory=dict)
     references: list[Any] = field(default_factory=list)
     attending: bool = False
-    attends: bool = False
 
     def pack(self, tensor: Tensor) -> Any:
         self._note(tensor, self.saved)
@@ -53,7 +50,7 @@ class _Kept:
         return tensor if tensor.is_meta else None
 
     def need(self, tensor: Tensor) -> None:
-        """What a fused kernel keeps: its arguments and its result."""
+        """Notes a tensor that a fused kernel keeps: an argument or the result."""
         self._note(tensor, self.fused_needs)
 
     def _note(self, tensor: Tensor, sizes: dict[int, int]) -> None:
@@ -76,7 +73,7 @@ class _Kept:
 
 
 def trace(model: nn.Module, call: Callable[[nn.Module], object], samples: int) -> Trace:
-    """Whatever `call` raises is the caller's to tell."""
+    """Passes on whatever `call` raises."""
     layers: list[Layer] = []
     kept = _Kept({t.untyped_storage()._cdata for t in [*model.parameters(), *model.buffers()]})
     with ExitStack() as stack:
@@ -92,7 +89,6 @@ def trace(model: nn.Module, call: Callable[[nn.Module], object], samples: int) -
         saved_bytes=sum(kept.saved.values()),
         largest_saved_bytes=kept.largest(),
         fused_attention_bytes=kept.fused_attention_bytes(),
-        attends=kept.attends,
     )
 
 
@@ -103,7 +99,7 @@ def _unpack(packed: Any) -> Tensor:
 
 
 def leaves(model: nn.Module) -> Iterator[nn.Module]:
-    """Modules without modules inside, and attention that does its projections itself."""
+    """Modules without children, and MultiheadAttention, which computes its projections itself."""
     inside: set[nn.Module] = set()
     for module in model.modules():
         if module in inside:
@@ -117,11 +113,11 @@ def leaves(model: nn.Module) -> Iterator[nn.Module]:
 
 @contextmanager
 def _watched_attention(kept: _Kept) -> Iterator[None]:
-    """PyTorch's attention writes its matrices on the meta device, and on a GPU a fused kernel never does."""
+    """On the meta device PyTorch's attention writes its matrices; on a GPU a fused kernel does not."""
     original = functional.scaled_dot_product_attention
 
     def watched(query: Tensor, key: Tensor, value: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-        kept.attending = kept.attends = True
+        kept.attending = True
         try:
             result: Tensor = original(query, key, value, *args, **kwargs)
         finally:
@@ -165,7 +161,7 @@ def _layer(module: nn.Module, result: Tensor, given: Tensor | None, samples: int
 
 
 def _attention_layers(module: nn.MultiheadAttention, result: Tensor, samples: int) -> list[Layer]:
-    """As two projections, which is what the module computes."""
+    """Two projections, as the module computes."""
     width = module.embed_dim
     tokens = result.numel() // samples // width
     inner = sum(weight.numel() for name, weight in module.named_parameters() if not name.startswith("out_proj"))

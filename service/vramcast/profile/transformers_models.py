@@ -1,6 +1,6 @@
-"""Networks of Hugging Face by their published configurations: a table, because no hub is asked.
+"""Hugging Face networks, by their published configurations.
 
-Only what shapes the network is in it. Long as a table is, and nothing else.
+They are written out so that building the catalog needs no access to the hub. Only fields that shape the network appear.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ import transformers
 from torch import nn
 
 from vramcast.profile.inputs import Inputs
-from vramcast.profile.sources import ModelSource, token_inputs
+from vramcast.profile.sources import ModelSource, image_inputs, token_inputs
 
 _BASE_TOKENS = 512
 _LONG = (128, 2048)
-_SHORT = (128, 256)  # where positions are a table of 512
-_SPOKEN = (64, 256)  # Whisper's decoder has 448 positions, and its encoder always hears 30 seconds
+_SHORT = (128, 256)  # for position tables of 512
+_SPOKEN = (64, 256)  # Whisper's decoder has 448 positions, and its encoder always gets 30 seconds
 _SPOKEN_BASE = 128
 
 
@@ -122,7 +122,7 @@ def _neox(width: int, layers: int, heads: int, vocabulary: int = 50304) -> tuple
 def _gated(
     kind: str, vocabulary: int, width: int, layers: int, heads: tuple[int, int], inner: int, **more: Any
 ) -> tuple[str, dict[str, Any]]:
-    """Llama and its kin; `heads` are of queries, and of keys and values."""
+    """Llama and its relatives; `heads` is (query heads, key-value heads)."""
     return kind, {
         "vocab_size": vocabulary, "hidden_size": width, "num_hidden_layers": layers, "num_attention_heads": heads[0],
         "num_key_value_heads": heads[1], "intermediate_size": inner, "pad_token_id": None,
@@ -292,7 +292,7 @@ def _vision() -> Iterator[ModelSource]:
         fields = _bert(0, width, layers, heads, patch_size=patch, image_size=side)
         del fields["vocab_size"]
         yield ModelSource(
-            f"hf/{name}", _make("ViT", fields, "ForImageClassification"), _image, side, (side // 2, 2 * side)
+            f"hf/{name}", _make("ViT", fields, "ForImageClassification"), image_inputs(), side, (side // 2, 2 * side)
         )
     for name, (width, layers, heads, patch, side, projected) in _CLIP.items():
         fields = {
@@ -301,10 +301,6 @@ def _vision() -> Iterator[ModelSource]:
             "vision_config": _bert(0, width, layers, heads, patch_size=patch, image_size=side),
         }
         yield ModelSource(f"hf/{name}", _make("CLIP", fields, "Model"), _image_and_text, side, (side // 2, 2 * side))
-
-
-def _image(side: int) -> Inputs:
-    return Inputs(shapes=((3, side, side),))
 
 
 def _image_and_text(side: int) -> Inputs:
