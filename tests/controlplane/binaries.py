@@ -203,7 +203,8 @@ def _go_version(go: str, binary_set: BinarySet) -> str:
     return version[1]
 
 
-def _module_version(binary_set: BinarySet) -> str:
+def module_version(binary_set: BinarySet) -> str:
+    """The pinned version, as Go writes it: v1.2.3."""
     text = (binary_set.directory / "go.mod").read_text()
     found = re.search(rf"^(?:require )?\s*{re.escape(binary_set.module)} (v\S+)", text, re.MULTILINE)
     if found is None:
@@ -216,7 +217,7 @@ def _cache_key(binary_set: BinarySet, go_version: str) -> str:
     for name in ("go.mod", "go.sum"):
         digest.update((binary_set.directory / name).read_bytes())
     digest.update(repr((go_version, binary_set, *binary_set.tags)).encode())
-    return f"{binary_set.name}-{_module_version(binary_set)}-{digest.hexdigest()[:12]}"
+    return f"{binary_set.name}-{module_version(binary_set)}-{digest.hexdigest()[:12]}"
 
 
 def _ensure(go: str, binary_set: BinarySet, report: Callable[[str], None]) -> Path:
@@ -246,7 +247,7 @@ def _build_atomically(go: str, binary_set: BinarySet, home: Path, report: Callab
     with tempfile.TemporaryDirectory(dir=home.parent, prefix=f".{binary_set.name}-") as temporary:
         target = Path(temporary) / "set"
         (target / "bin").mkdir(parents=True)
-        label = f"{binary_set.name} {_module_version(binary_set)}"
+        label = f"{binary_set.name} {module_version(binary_set)}"
         for program, package in binary_set.programs:
             command = _build_command(go, binary_set, package, target / "bin" / program)
             _run_build(command, binary_set.directory, f"{program} ({label})", report)
