@@ -12,9 +12,11 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, FilePath, ValidationError, ValidationInfo, field_validator
 
 from vramcast.errors import InvalidInput
+from vramcast.hardware.vendors import VENDORS
 from vramcast.outcomes.readings import LabelNames, PodValues, Unit
 
 _NAMES = LabelNames()
+_EXPORTER = VENDORS[0].exporter
 _LIST = r"^[^,\s]+(,[^,\s]+)*$"
 ENV_PREFIX = "VRAMCAST_"
 CONFIG_VARIABLE = "VRAMCAST_CONFIG"
@@ -171,11 +173,11 @@ class Settings(BaseModel):
         24.0, ge=0, le=720, description="how far back runs are read from Prometheus after a restart"
     )
     telemetry_memory_metric: str = Field(
-        "DCGM_FI_DEV_FB_USED", pattern=r"^[a-zA-Z_:][\w:]*$", description="GPU memory in use"
+        _EXPORTER.memory, pattern=r"^[a-zA-Z_:][\w:]*$", description="GPU memory in use"
     )
     telemetry_memory_unit: Unit = Field(Unit.MIB, description="its unit: MiB or bytes")
     telemetry_utilization_metric: str = Field(
-        "DCGM_FI_DEV_GPU_UTIL", pattern=r"^([a-zA-Z_:][\w:]*)?$", description="GPU utilization; empty: not measured"
+        _EXPORTER.utilization, pattern=r"^([a-zA-Z_:][\w:]*)?$", description="GPU utilization; empty: not measured"
     )
     telemetry_node_labels: str = Field(
         ",".join(_NAMES.node), pattern=_LIST, description="labels that may name the node, the first one that is there"

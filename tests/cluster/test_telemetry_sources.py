@@ -1,4 +1,4 @@
-"""Prometheus and dcgm-exporter over real HTTP: what is asked, what is understood, and what is told when it fails."""
+"""Prometheus and the vendors' exporters over real HTTP: queries, responses and failures."""
 
 from __future__ import annotations
 
@@ -6,13 +6,15 @@ import json
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.cluster.telemetry_server import serving
-from vramcast.cluster.dcgm import DcgmTelemetry
+from vramcast.cluster.exporters import ExporterTelemetry, read_exposition
 from vramcast.cluster.prometheus import PrometheusApi, PrometheusTelemetry, SeriesNames
 from vramcast.cluster.sources import choose_telemetry
 from vramcast.cluster.telemetry import HttpReader, TelemetryUnavailable
-from vramcast.outcomes.readings import Device, Interpreter
+from vramcast.outcomes.readings import Device, Interpreter, Series
 from vramcast.settings import load_settings
 
 NOW = 1_700_000_000.0
@@ -25,6 +27,7 @@ EXPOSITION = """
 # TYPE DCGM_FI_DEV_FB_USED gauge
 DCGM_FI_DEV_FB_USED{gpu="0",UUID="GPU-7f1e",modelName="A100",Hostname="a",namespace="ml",pod="train"} 10240
 DCGM_FI_DEV_FB_USED{gpu="1",UUID="GPU-7f1f",device="nvidia1",modelName="NVIDIA \\"A100\\"",Hostname="a"} 0
+DCGM_FI_DEV_FB_USED{gpu="2",Hostname="a"} NaN
 DCGM_FI_DEV_FB_USED{gpu="2",Hostname="a"} what
 DCGM_FI_DEV_FB_USED{gpu="3",Hostname="a"
 DCGM_FI_DEV_FB_USED_PERCENT{gpu="0",Hostname="a"} 0.25
@@ -88,10 +91,10 @@ def test_without_utilization_memory_is_still_told() -> None:
     [
         (503, b"starting up", "answered 503: starting up"),
         (401, b"", "see setting prometheus_token_file"),
-        (200, b"<html>log in</html>", "not an answer of Prometheus"),
+        (200, b"<html>log in</html>", "not a response from Prometheus"),
         (200, b'{"status":"error","error":"query timed out"}', "query timed out"),
         (200, answer([1, "7"], "scalar"), "expected series, got a scalar"),
-        (200, b'{"status":"success","data":{"resultType":"matrix","result":[{"metric":3}]}}', "not an answer"),
+        (200, b'{"status":"success","data":{"resultType":"matrix","result":[{"metric":3}]}}', "not a response"),
         (302, b"", "answered 302"),
     ],
 )
@@ -142,8 +145,8 @@ def test_the_token_is_read_again_for_every_request(tmp_path: Path) -> None:
 # --- exporters
 
 
-def dcgm(*urls: str, hosts: tuple[str, ...] = ("127.0.0.1",)) -> DcgmTelemetry:
-    return DcgmTelemetry(
+def dcgm(*urls: str, hosts: tuple[str, ...] = ("127.0.0.1",)) -> ExporterTelemetry:
+    return ExporterTelemetry(
         HttpReader(5.0), urls, "DCGM_FI_DEV_FB_USED", "DCGM_FI_DEV_GPU_UTIL", Interpreter(), lambda _host: hosts
     )
 
@@ -157,6 +160,12 @@ def test_an_exporters_own_format_is_read_and_what_is_not_in_it_passed_over() -> 
     assert frame.faults == {"not_a_number": 1}
     assert [reading.value for reading in frame.utilization] == [0.87]
     assert frame.newest_at == NOW
+
+
+@given(st.lists(st.one_of(st.text(), st.text().map("m{".__add__), st.text().map("m ".__add__))))
+def test_malformed_lines_never_break_a_scrape(lines: list[str]) -> None:
+    (*_, last) = read_exposition([*lines, f"m {'9' * 400}", 'm{gpu="0"} 1'], "m", NOW)
+    assert last == Series({"gpu": "0"}, ((NOW, 1.0),))
 
 
 def test_a_name_stands_for_all_the_exporters_behind_it() -> None:
@@ -189,7 +198,7 @@ def test_an_exporter_remembers_nothing() -> None:
     [
         ({}, type(None)),
         ({"prometheus_url": "http://p:9090"}, PrometheusTelemetry),
-        ({"dcgm_urls": "http://d:9400"}, DcgmTelemetry),
+        ({"dcgm_urls": "http://d:9400"}, ExporterTelemetry),
     ],
 )
 def test_the_settings_choose_where_telemetry_comes_from(flags: dict[str, str], kind: type) -> None:

@@ -1,8 +1,8 @@
-"""Telemetry from a Prometheus: raw samples with their own times, and history as peaks of each step.
+"""Telemetry from a Prometheus: raw samples with their own times, and history as the peak of each step.
 
-An instant query for a plain metric would answer with the time of the question and a value up to five minutes old. A
-range selector answers with every sample and the time it was taken, so what is stale is seen to be, and nothing that
-happened between two looks is lost.
+An instant query for a plain metric returns the query's time and a value up to five minutes old. A range selector
+returns every sample with the time it was taken, so stale samples are recognizable and no peak between two polls is
+lost.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import msgspec
 from vramcast.cluster.telemetry import HttpReader, TelemetryUnavailable
 from vramcast.outcomes.readings import Frame, Interpreter, Series
 
-# A sample carries the time at which its scrape began, and is entered when that has ended: ten seconds later at most.
+# A sample carries the time its scrape began, but is stored when the scrape ends: ten seconds later at most.
 _MARGIN_SECONDS: Final = 15.0
 _HISTORY_POINTS: Final = 1000
 
@@ -29,7 +29,7 @@ class _Result(msgspec.Struct, frozen=True, gc=False):
 
 class _Data(msgspec.Struct, frozen=True, gc=False, rename={"result_type": "resultType"}):
     result_type: str
-    # A scalar or a string is not a list of series: decoded only once the type is known.
+    # A scalar or a string is not a list of series, so this is decoded once the type is known.
     result: msgspec.Raw = msgspec.Raw(b"[]")
 
 
@@ -41,7 +41,7 @@ class _Answer(msgspec.Struct, frozen=True, gc=False):
 
 @dataclass(frozen=True, slots=True)
 class SeriesNames:
-    """Which series to ask for; `selector` is put between braces (`cluster="a"`) where one Prometheus sees several."""
+    """Which series to query. `selector`, such as `cluster="a"`, goes between the braces."""
 
     memory: str
     utilization: str
@@ -82,12 +82,12 @@ class PrometheusApi:
                 raise TelemetryUnavailable(f"{self._url}{path}: expected series, got a {answer.data.result_type}")
             results = msgspec.json.decode(answer.data.result, type=list[_Result])
         except msgspec.MsgspecError as error:
-            raise TelemetryUnavailable(f"{self._url}{path}: not an answer of Prometheus: {error}") from None
+            raise TelemetryUnavailable(f"{self._url}{path}: not a response from Prometheus: {error}") from None
         return [Series(result.metric, _samples(result)) for result in results]
 
 
 class PrometheusTelemetry:
-    """Implements `Telemetry`. `interval_seconds`: how often it is looked at, and the finest step of history."""
+    """Implements `Telemetry`. `interval_seconds`: how often vramcast polls, and the finest step of history."""
 
     def __init__(
         self, api: PrometheusApi, metrics: SeriesNames, interpreter: Interpreter, interval_seconds: float
@@ -113,7 +113,7 @@ class PrometheusTelemetry:
         return self._interpreter.read(memory, self._utilization(lambda name: peaks(name, "avg_over_time")), now)
 
     def _utilization(self, ask: Any) -> list[Series]:
-        """Second in rank: without it memory is still told."""
+        """Optional: a failure here must not cost the memory readings."""
         try:
             series: list[Series] = ask(self._metrics.utilization_query()) if self._metrics.utilization else []
         except TelemetryUnavailable:

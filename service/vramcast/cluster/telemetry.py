@@ -1,4 +1,4 @@
-"""The seam to telemetry: somebody who has seen the GPUs, and says what they had in use."""
+"""The seam to telemetry: a source that reports how much memory each GPU has in use."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ from vramcast.errors import WorldUnavailable
 from vramcast.outcomes.readings import Frame
 
 CONNECT_SECONDS: Final = 3.0
-# A scrape or an answer beyond this is not telemetry of any cluster there is.
+# No cluster's telemetry is this large.
 MAX_BODY_BYTES: Final = 256 << 20
 
 
 class TelemetryUnavailable(WorldUnavailable):
-    """No telemetry: not reachable, refused, or not understood."""
+    """No telemetry: unreachable, refused, or malformed."""
 
 
 class Telemetry(Protocol):
-    """The calls block, are made from worker threads, one at a time, and raise TelemetryUnavailable."""
+    """Calls block. One worker thread makes them, one at a time. They raise TelemetryUnavailable."""
 
     def poll(self, since: float, now: float) -> Frame:
-        """What was seen after `since` (seconds since the epoch), at least the newest there is."""
+        """The samples after `since` (seconds since the epoch), and at least the newest one."""
         ...
 
     def history(self, since: float, now: float) -> Frame:
-        """What was seen long ago, more coarsely; empty where nobody keeps it."""
+        """Older samples, more coarsely; empty where the source keeps none."""
         ...
 
 
 class HttpReader:
-    """GET with a deadline, trust and a token, for what is not the API server. `token_file` is read every time: tokens
-    rotate."""
+    """GET with a timeout, a CA and a token, for servers other than the API server. Reads `token_file` for every
+    request, because tokens rotate."""
 
     def __init__(self, timeout_seconds: float, ca_file: Path | None = None, token_file: Path | None = None) -> None:
         self._timeout = urllib3.Timeout(connect=min(CONNECT_SECONDS, timeout_seconds), total=timeout_seconds)
@@ -44,10 +44,10 @@ class HttpReader:
         self._pool = urllib3.PoolManager(maxsize=16, retries=False, timeout=self._timeout, ca_certs=trust)
 
     def get(self, url: str, fields: Mapping[str, str] | None = None, accept: str = "application/json") -> bytes:
-        """The body of a 200. Raises TelemetryUnavailable with what was asked and what came back."""
+        """The body of a 200. Raises TelemetryUnavailable, which names the URL and the response."""
         shown = url.partition("?")[0]
         try:
-            # Redirects are not followed: a login page is no telemetry.
+            # No redirects: they lead to login pages.
             response = self._pool.request(
                 "GET", url, fields=dict(fields or {}), headers=self._headers(accept), redirect=False,
                 preload_content=False,

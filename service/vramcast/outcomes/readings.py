@@ -1,8 +1,8 @@
-"""What a telemetry series says about one GPU, and why it may say nothing that can be used.
+"""Telemetry series as readings of GPUs, and why some series cannot be used.
 
-Exporters differ in their labels and are relabelled on the way (`pod` becomes `exported_pod` where Prometheus does not
-honour labels), so names are data. A series that cannot be trusted is passed over and counted by reason: telemetry can
-only ever take room away, so what is left out leaves the promises alone.
+Exporters use different labels, and Prometheus renames some on the way (`pod` becomes `exported_pod` without
+honorLabels), so names are data. Series that cannot be trusted are skipped and counted by reason. That is safe:
+telemetry only ever takes room away, so without it the promises stand as they are.
 """
 
 from __future__ import annotations
@@ -13,17 +13,18 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from vramcast.hardware.vendors import VENDORS
 from vramcast.names import NodeName
 from vramcast.task.quantity import MIB
 
 # 1 TiB on one GPU: no product is near it, so more is another unit.
 _MAX_MIB = 1 << 20
-# Clocks of one cluster differ by less; a sample from further ahead would be laid to the wrong pods.
+# Clocks in one cluster differ by less. A sample from further ahead would be attributed to the wrong pods.
 _MOST_AHEAD_SECONDS = 60.0
 
 
 class Fault(StrEnum):
-    """Why a sample was passed over; a metric label, so the set is closed."""
+    """Why a sample was skipped; a metric label, so the set is closed."""
 
     NOT_A_NUMBER = "not_a_number"
     NEGATIVE = "negative"
@@ -31,9 +32,9 @@ class Fault(StrEnum):
     NO_NODE = "no_node"
     UNKNOWN_NODE = "unknown_node"
     NO_GPU = "no_gpu"
-    DUPLICATE = "duplicate"  # the larger one was taken
-    STALE = "stale"  # says nothing about now
-    AHEAD = "ahead"  # from a clock that is ahead of ours
+    DUPLICATE = "duplicate"  # the larger one counts
+    STALE = "stale"  # too old to show the present
+    AHEAD = "ahead"  # from a clock that is ahead of the local one
 
 
 class Unit(StrEnum):
@@ -42,7 +43,7 @@ class Unit(StrEnum):
 
 
 class PodValues(StrEnum):
-    """What the value of a series with a pod's name is: the pod's own, or the whole GPU's, once for every pod."""
+    """What a series with a pod's name shows: that pod's own memory, or the whole GPU's, repeated for every pod."""
 
     AUTO = "auto"
     POD = "pod"
@@ -51,19 +52,19 @@ class PodValues(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class LabelNames:
-    """In the order in which they are looked for."""
+    """The first label that is there counts."""
 
-    node: tuple[str, ...] = ("Hostname", "hostname", "node", "exported_node", "kubernetes_node")
+    node: tuple[str, ...] = (*(v.exporter.node for v in VENDORS), "node", "exported_node", "kubernetes_node")
     pod: tuple[str, ...] = ("exported_pod", "pod")
     namespace: tuple[str, ...] = ("exported_namespace", "namespace")
-    gpu: str = "gpu"
+    gpu: tuple[str, ...] = tuple(v.exporter.gpu for v in VENDORS)
     # A MIG device of that GPU.
-    mig: str = "GPU_I_ID"
+    mig: tuple[str, ...] = tuple(v.exporter.slice for v in VENDORS if v.exporter.slice)
 
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """One series, with the samples that came: (seconds since the epoch, value)."""
+    """One series and its samples: (seconds since the epoch, value)."""
 
     labels: Mapping[str, str]
     samples: tuple[tuple[float, float], ...]
@@ -79,7 +80,7 @@ class Device:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What one series said at one time; `pod` is namespace/name, or empty. `value`: MiB, or a share of the time."""
+    """One sample of one GPU. `pod` is namespace/name, or empty. `value`: MiB, or a share of the time."""
 
     node: NodeName
     device: Device
@@ -90,7 +91,7 @@ class Reading:
 
 @dataclass(slots=True)
 class Frame:
-    """Everything that one look brought, sorted by time; and what of it was of no use."""
+    """Everything that one poll found, sorted by time, and how many samples could not be used."""
 
     memory: list[Reading] = field(default_factory=list)
     utilization: list[Reading] = field(default_factory=list)
@@ -103,7 +104,7 @@ class Frame:
 
 @dataclass(frozen=True, slots=True)
 class Interpreter:
-    """`percent`: the utilization comes in percent (GPU_UTIL) and not as a share (the profiling metrics)."""
+    """`percent`: the utilization metric counts in percent, not as a share."""
 
     names: LabelNames = field(default_factory=LabelNames)
     unit: Unit = Unit.MIB
@@ -143,11 +144,11 @@ class Interpreter:
         node = _first(labels, self.names.node)
         if not node:
             return Fault.NO_NODE
-        index = labels.get(self.names.gpu, "")
+        index = _first(labels, self.names.gpu)
         if not (index.isascii() and index.isdecimal() and len(index) < 4):
             return Fault.NO_GPU
         pod, namespace = _first(labels, self.names.pod), _first(labels, self.names.namespace)
-        return NodeName(node), Device(int(index), labels.get(self.names.mig, "")), f"{namespace}/{pod}" if pod else ""
+        return NodeName(node), Device(int(index), _first(labels, self.names.mig)), f"{namespace}/{pod}" if pod else ""
 
 
 def _fault(at: float, value: float, most: float, now: float) -> Fault | None:

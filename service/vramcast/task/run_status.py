@@ -6,26 +6,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from typing import Final
 
 import msgspec
 
+from vramcast.hardware.vendors import OOM_PHRASES
 from vramcast.task.forms import MAX_GPU_MEMORY_MIB
 from vramcast.task.quantity import ceil_mib, parse_quantity
 from vramcast.task.task import OBSERVED_MEMORY, OUT_OF_MEMORY
 from vramcast.task.vocabulary import Written
-
-# What PyTorch, CUDA, cuBLAS, JAX and TensorFlow say. Memory of the host ("OOMKilled", exit code 137) is another matter.
-_OUT_OF_MEMORY: Final = (
-    "cuda out of memory",
-    "cuda error: out of memory",
-    "cuda_error_out_of_memory",
-    "cudaerrormemoryallocation",
-    "torch.outofmemoryerror",
-    "torch.cuda.outofmemoryerror",
-    "cublas_status_alloc_failed",
-    "resource_exhausted: out of memory",
-)
 
 
 class Ending(StrEnum):
@@ -102,7 +90,7 @@ def _ending(status: PodStatus, annotations: Mapping[str, str]) -> Ending | None:
 
 def _out_of_memory(status: PodStatus) -> bool:
     said = [status.message, *(end.message for last in (False, True) for end in _terminations(status, last=last))]
-    return any(phrase in text.lower() for text in said if text for phrase in _OUT_OF_MEMORY)
+    return any(phrase in text.lower() for text in said if text for phrase in OOM_PHRASES)
 
 
 def _terminations(status: PodStatus, *, last: bool) -> Iterator[Terminated]:

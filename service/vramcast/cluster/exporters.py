@@ -1,25 +1,23 @@
-"""Telemetry straight from dcgm-exporters, where no Prometheus keeps it.
+"""Telemetry straight from the GPU vendors' exporters, for clusters without a Prometheus.
 
-A host name stands for every address that it resolves to: the headless Service of a DaemonSet names all its pods.
+A host name means every address that it resolves to: the headless Service of a DaemonSet names all its pods.
 """
 
 from __future__ import annotations
 
-import re
 import socket
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 from urllib.parse import urlsplit, urlunsplit
 
+from prometheus_client.parser import text_string_to_metric_families
+
 from vramcast.cluster.telemetry import HttpReader, TelemetryUnavailable
 from vramcast.outcomes.readings import Frame, Interpreter, Series
 
 _TEXT: Final = "text/plain; version=0.0.4"
 _AT_ONCE: Final = 16
-_LINE: Final = re.compile(r"(?P<name>[a-zA-Z_:][\w:]*)(?:\{(?P<labels>.*)\})?\s+(?P<value>\S+)(?:\s+-?\d+)?\s*")
-_LABEL: Final = re.compile(r'([a-zA-Z_]\w*)\s*=\s*"((?:[^"\\]|\\.)*)"\s*,?\s*')
-_ESCAPED: Final = {"\\\\": "\\", '\\"': '"', "\\n": "\n"}
 
 Resolve = Callable[[str], Sequence[str]]
 
@@ -29,8 +27,8 @@ def addresses_of(host: str) -> list[str]:
     return sorted({str(found[4][0]) for found in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)})
 
 
-class DcgmTelemetry:
-    """Implements `Telemetry`: one scrape of every exporter per look. There is no history."""
+class ExporterTelemetry:
+    """Implements `Telemetry`: every poll scrapes every exporter once. There is no history."""
 
     def __init__(
         self, http: HttpReader, urls: Sequence[str], memory: str, utilization: str, interpreter: Interpreter,
@@ -62,14 +60,14 @@ class DcgmTelemetry:
         try:
             hosts = self._resolve(parts.hostname or "")
         except OSError as error:
-            raise TelemetryUnavailable(f"{url}: cannot find the host: {error}") from None
+            raise TelemetryUnavailable(f"{url}: cannot resolve the host: {error}") from None
         port = f":{parts.port}" if parts.port else ""
         path = parts.path if parts.path not in ("", "/") else "/metrics"
         shown = [f"[{host}]" if ":" in host else host for host in hosts]
         return [urlunsplit((parts.scheme, host + port, path, parts.query, "")) for host in shown]
 
     def _scrape(self, url: str) -> str | TelemetryUnavailable:
-        """An exporter that is away takes only its own node along."""
+        """An exporter that does not answer costs only its own node's telemetry."""
         try:
             return self._http.get(url, accept=_TEXT).decode(errors="replace")
         except TelemetryUnavailable as error:
@@ -77,23 +75,12 @@ class DcgmTelemetry:
 
 
 def read_exposition(lines: Iterable[str], metric: str, at: float) -> Iterator[Series]:
-    """The series of one metric. A line that is not in the format is passed over: the others are."""
+    """The series of one metric. Skips malformed lines: the parser gets one line at a time, so each fails alone."""
     for line in lines:
         if not metric or not line.startswith(metric):
             continue
-        found = _LINE.fullmatch(line)
-        if found is None or found["name"] != metric:
+        try:
+            samples = [sample for family in text_string_to_metric_families(line) for sample in family.samples]
+            yield from (Series(s.labels, ((at, float(s.value)),)) for s in samples if s.name == metric)
+        except (ValueError, OverflowError):
             continue
-        labels = {name: _unescape(value) for name, value in _LABEL.findall(found["labels"] or "")}
-        yield Series(labels, ((at, _number(found["value"])),))
-
-
-def _unescape(text: str) -> str:
-    return re.sub(r'\\[\\"n]', lambda match: _ESCAPED[match[0]], text) if "\\" in text else text
-
-
-def _number(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        return float("nan")
