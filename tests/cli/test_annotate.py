@@ -13,8 +13,9 @@ import pytest
 import yaml
 
 from tests.cli.kinds import KINDS
-from vramcast.cli.annotate import SCHEDULER_NAME, Wishes, parse_names, parse_settings, run_annotate
-from vramcast.cluster.workloads import find_templates, show
+from vramcast.cli.annotate import SCHEDULER_NAME, AnnotateOptions, parse_names, parse_settings, run_annotate
+from vramcast.cli.workloads import find_templates
+from vramcast.cli.yaml_edits import format_place
 from vramcast.errors import InvalidInput
 
 SUMMARY = ("parameters=25.6M", "activations=11.1M", "batch-size=64")
@@ -28,21 +29,21 @@ def file(tmp_path: Path) -> Path:
     return tmp_path / "task.yaml"
 
 
-def annotate(file: Path, *settings: str, **wishes: Any) -> None:
-    asked = Wishes(parse_settings(settings), **wishes)
-    assert run_annotate([file], asked, in_place=True, check=False, diff=False) == 0
+def annotate(file: Path, *settings: str, **options: Any) -> None:
+    parsed = AnnotateOptions(parse_settings(settings), **options)
+    assert run_annotate([file], parsed, in_place=True, check=False, diff=False) == 0
 
 
 def check(file: Path, capsys: pytest.CaptureFixture[str], *settings: str) -> tuple[int, str]:
-    code = run_annotate([file], Wishes(parse_settings(settings)), in_place=False, check=True, diff=False)
+    code = run_annotate([file], AnnotateOptions(parse_settings(settings)), in_place=False, check=True, diff=False)
     return code, capsys.readouterr().err
 
 
-def refusal(file: Path, *settings: str, **wishes: Any) -> str:
+def refusal(file: Path, *settings: str, **options: Any) -> str:
     """The message; and the file stays as it was."""
     before = file.read_bytes()
     with pytest.raises(InvalidInput) as caught:
-        annotate(file, *settings, **wishes)
+        annotate(file, *settings, **options)
     assert file.read_bytes() == before
     assert list(file.parent.iterdir()) == [file]
     return str(caught.value)
@@ -69,7 +70,7 @@ def test_annotations_land_on_the_pods_of_every_kind_and_all_else_stays(kind: str
         template
         for document in yaml.safe_load_all(file.read_text())
         for template in find_templates(document)
-        if show(template.annotations_place) == place
+        if format_place(template.annotations_place) == place
     ).annotations
     assert annotations["vramcast.dev/batch-size"] == "64"
 
@@ -337,14 +338,14 @@ def test_the_file_keeps_its_mode_and_a_link_stays_one(file: Path) -> None:
 
 def test_without_in_place_the_result_is_on_standard_output(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file.write_text(KINDS["Job"][0])
-    assert run_annotate([file], Wishes(parse_settings(SUMMARY)), in_place=False, check=False, diff=False) == 0
+    assert run_annotate([file], AnnotateOptions(parse_settings(SUMMARY)), in_place=False, check=False, diff=False) == 0
     assert set(added(KINDS["Job"][0], capsys.readouterr().out)) >= SUMMARY_LINES
     assert file.read_text() == KINDS["Job"][0]
 
 
 def test_a_diff_shows_what_changes_and_changes_nothing(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file.write_text(KINDS["Job"][0])
-    run_annotate([file], Wishes(parse_settings(SUMMARY)), in_place=False, check=False, diff=True)
+    run_annotate([file], AnnotateOptions(parse_settings(SUMMARY)), in_place=False, check=False, diff=True)
     lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith(("+ ", "- "))]
     assert {line[1:].strip() for line in lines} >= SUMMARY_LINES
     assert all(line.startswith("+") for line in lines)
@@ -364,10 +365,10 @@ def test_standard_input_is_read_and_has_no_place(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO(KINDS["Job"][0]))
-    run_annotate([Path("-")], Wishes(parse_settings(SUMMARY)), in_place=False, check=False, diff=False)
+    run_annotate([Path("-")], AnnotateOptions(parse_settings(SUMMARY)), in_place=False, check=False, diff=False)
     assert "vramcast.dev/batch-size" in capsys.readouterr().out
-    with pytest.raises(InvalidInput, match="standard input has no place"):
-        run_annotate([Path("-")], Wishes(parse_settings(SUMMARY)), in_place=True, check=False, diff=False)
+    with pytest.raises(InvalidInput, match="cannot write to standard input"):
+        run_annotate([Path("-")], AnnotateOptions(parse_settings(SUMMARY)), in_place=True, check=False, diff=False)
 
 
 def test_every_mistake_in_the_settings_is_told_at_once() -> None:
@@ -386,7 +387,7 @@ def test_every_mistake_in_the_settings_is_told_at_once() -> None:
     [
         ("kind: [", "not YAML"),
         ("", "it is empty"),
-        ("kind: ConfigMap\nmetadata: {name: x}\n", "it holds ConfigMap"),
+        ("kind: ConfigMap\nmetadata: {name: x}\n", "it contains ConfigMap"),
         ("- a\n- b\n", "no pod and no pod template"),
         (KINDS["Job"][0].replace("nvidia.com/gpu: 1", "cpu: 1"), 'or vramcast.dev/share: "true" to share one'),
     ],
@@ -406,7 +407,7 @@ def test_one_bad_file_leaves_all_files_as_they_were(tmp_path: Path) -> None:
     good.write_text(KINDS["Job"][0])
     bad.write_text("kind: ConfigMap\n")
     with pytest.raises(InvalidInput, match=r"bad\.yaml"):
-        run_annotate([good, bad], Wishes(parse_settings(SUMMARY)), in_place=True, check=False, diff=False)
+        run_annotate([good, bad], AnnotateOptions(parse_settings(SUMMARY)), in_place=True, check=False, diff=False)
     assert good.read_text() == KINDS["Job"][0]
 
 
@@ -424,7 +425,7 @@ def test_annotations_on_the_job_are_told_to_belong_to_its_template(
     code, told = check(file, capsys)
     assert code == 1
     assert "Job/task: metadata.annotations: vramcast.dev/gpu-memory, vramcast.dev/max-oom-risk: no pod gets" in told
-    assert f"spec.template.metadata.annotations: `vramcast annotate -f {file} --move --in-place` moves it" in told
+    assert f"spec.template.metadata.annotations: `vramcast annotate -f {file} --move --in-place` moves them" in told
 
 
 def test_and_are_moved_there(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -446,7 +447,7 @@ def test_of_a_list_the_item_that_is_wrong_is_told_and_mended(file: Path, capsys:
     code, told = check(file, capsys)
     assert code == 1
     assert "Job/task: items[1].metadata.annotations: vramcast.dev/gpu-memory" in told
-    assert "it belongs to items[1].spec.template.metadata.annotations" in told
+    assert "they belong in items[1].spec.template.metadata.annotations" in told
     annotate(file, move=True)
     first, second = yaml.safe_load(file.read_text())["items"][1:]
     assert first["spec"]["template"]["metadata"]["annotations"] == {"vramcast.dev/gpu-memory": "16Gi"}
@@ -458,7 +459,7 @@ def test_annotations_among_the_labels_are_found_too(file: Path, capsys: pytest.C
     code, told = check(file, capsys)
     assert code == 1
     assert "metadata.labels: vramcast.dev/model" in told
-    assert "it belongs to metadata.annotations" in told
+    assert "they belong in metadata.annotations" in told
 
 
 # --- checking
@@ -498,7 +499,7 @@ def test_a_check_of_what_is_right_says_so(file: Path, capsys: pytest.CaptureFixt
     code, told = check(file, capsys)
     assert code == 0
     assert f"ok: {file}: 1 described pod template\n" in told
-    assert f"note: {file}: Pod/task: names no scheduler" in told
+    assert f"note: {file}: Pod/task: has no schedulerName" in told
 
 
 def test_a_sharing_pod_that_would_see_every_gpu_is_noted(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -518,4 +519,4 @@ def test_a_check_of_settings_writes_nothing(file: Path, capsys: pytest.CaptureFi
 
 def test_nothing_to_do_is_told_what_could_be_done(file: Path) -> None:
     with pytest.raises(InvalidInput, match="--set KEY=VALUE"):
-        run_annotate([file], Wishes({}), in_place=False, check=False, diff=False)
+        run_annotate([file], AnnotateOptions({}), in_place=False, check=False, diff=False)

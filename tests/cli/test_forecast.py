@@ -12,7 +12,7 @@ import yaml
 
 from tests.cli.kinds import KINDS
 from tests.forecast.networks import traced_cnn
-from vramcast.cli.annotate import Wishes, parse_settings, run_annotate
+from vramcast.cli.annotate import AnnotateOptions, parse_settings, run_annotate
 from vramcast.cli.forecast import run_forecast
 from vramcast.cli.plot_file import draw_sweeps
 from vramcast.cli.terminal_plot import TerminalPlot
@@ -32,7 +32,7 @@ def file(tmp_path: Path) -> Path:
 
 def describe(file: Path, text: str, *settings: str) -> None:
     file.write_text(text)
-    run_annotate([file], Wishes(parse_settings(settings or SUMMARY)), in_place=True, check=False, diff=False)
+    run_annotate([file], AnnotateOptions(parse_settings(settings or SUMMARY)), in_place=True, check=False, diff=False)
 
 
 def forecast(capsys: pytest.CaptureFixture[str], *files: Path, **more: Any) -> str:
@@ -99,7 +99,7 @@ def test_annotations_on_the_job_are_told_where_they_belong(file: Path) -> None:
     text = KINDS["Job"][0].replace("  name: task\n", "  name: task\n  annotations: {vramcast.dev/gpu-memory: 16Gi}\n")
     file.write_text(text)
     told = refusal(file)
-    assert "it belongs to spec.template.metadata.annotations" in told
+    assert "they belong in spec.template.metadata.annotations" in told
     assert f"`vramcast annotate -f {file} --move --in-place`" in told
 
 
@@ -129,7 +129,7 @@ def test_an_undescribed_template_beside_described_ones_is_a_note(
     run_forecast([file], (), "json", PHYSICS)
     out, err = capsys.readouterr()
     assert len(json.loads(out)) == 1
-    assert f"note: {file}: Deployment/task: asks for GPUs and says nothing about its task" in err
+    assert f"note: {file}: Deployment/task: requests GPUs, but no annotation describes its task" in err
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ import yaml
 from tests.docs.pages import DOCUMENTS, README, REPOSITORY, blocks
 from tests.docs.tables import CHART, PAGES, chart_values
 from tests.fakes import new_fake_service
-from vramcast.cli.annotate import Wishes, run_annotate
+from vramcast.cli.annotate import AnnotateOptions, run_annotate
 from vramcast.cli.manifests import read_manifest
 from vramcast.forecast.forecaster import PhysicsForecaster
 from vramcast.names import Product
@@ -104,7 +104,7 @@ def test_every_alert_says_what_to_do_in_the_docs() -> None:
 
 
 def check(path: Path) -> int:
-    return run_annotate([path], Wishes({}), in_place=False, check=True, diff=False)
+    return run_annotate([path], AnnotateOptions({}), in_place=False, check=True, diff=False)
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: str(path.name))

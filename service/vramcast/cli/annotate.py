@@ -1,4 +1,4 @@
-"""`vramcast annotate`: writes a task's description where it belongs, and checks what stands there."""
+"""`vramcast annotate`: writes a task's description into the right place of a manifest, or checks the one there."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from vramcast.cli.manifests import (
     read_text,
     undescribed,
 )
+from vramcast.cli.workloads import Template
 from vramcast.cli.yaml_edits import remove_value, set_value
-from vramcast.cluster.workloads import Template
 from vramcast.errors import FieldError, InvalidInput, InvalidTask
 from vramcast.forecast.forecaster import PhysicsForecaster
 from vramcast.names import Product
@@ -33,12 +33,12 @@ from vramcast.task.vocabulary import KEYS, PREFIX
 
 SCHEDULER_NAME = "vramcast-scheduler"
 _ANY_PRODUCT = Product("NVIDIA-A100-SXM4-40GB")
-WRONG = 1
+_EXIT_MISTAKES = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Wishes:
-    """What to write, and where: `templates` empty is wherever it makes sense."""
+class AnnotateOptions:
+    """Without `templates`, those that request GPUs or are already described."""
 
     settings: Mapping[str, str]
     templates: tuple[str, ...] = ()
@@ -47,30 +47,30 @@ class Wishes:
     unset: tuple[str, ...] = ()
 
     @property
-    def change(self) -> bool:
+    def edits(self) -> bool:
         return bool(self.settings or self.scheduler_name or self.move or self.unset)
 
 
-def run_annotate(paths: Iterable[Path], wishes: Wishes, *, in_place: bool, check: bool, diff: bool) -> int:
-    """The exit code: 1 where a check found something wrong. Raises InvalidInput, and then nothing was written."""
+def run_annotate(paths: Iterable[Path], options: AnnotateOptions, *, in_place: bool, check: bool, diff: bool) -> int:
+    """Returns the exit code: 1 if a check found mistakes. If it raises InvalidInput, no file has changed."""
     paths = list(paths)
-    if not (wishes.change or check):
+    if not (options.edits or check):
         raise InvalidInput("nothing to do: give --set KEY=VALUE (`vramcast annotations` lists the keys), or --check")
     if in_place and STDIN in paths:
-        raise InvalidInput("--in-place: standard input has no place; leave it out to get the result on standard output")
+        raise InvalidInput("--in-place: cannot write to standard input; without it, the result is on standard output")
     if len(paths) > 1 and not (in_place or check or diff):
-        raise InvalidInput("several files: give --in-place, --diff or --check")
+        raise InvalidInput("several files need --in-place, --diff or --check")
     if check:
-        return max([_check(path, wishes) for path in paths])
-    # All are edited before the first is written: a mistake in one leaves every file as it was.
-    edited = [_edit(read_text(path), str(path), wishes) for path in paths]
+        return max([_check(path, options) for path in paths])
+    # Edit all before writing any, so that a mistake in one file leaves every file as it was.
+    edited = [_edit(read_text(path), str(path), options) for path in paths]
     for path, (before, after) in zip(paths, edited, strict=True):
         _deliver(path, before, after, in_place=in_place, diff=diff)
     return 0
 
 
 def parse_settings(pairs: Iterable[str]) -> dict[str, str]:
-    """`KEY=VALUE` each, with or without the prefix; all mistakes at once."""
+    """`KEY=VALUE` pairs, with or without the prefix. Raises InvalidInput with all mistakes."""
     settings: dict[str, str] = {}
     errors: list[FieldError] = []
     for pair in pairs:
@@ -92,37 +92,37 @@ def parse_settings(pairs: Iterable[str]) -> dict[str, str]:
 
 
 def parse_names(names: Iterable[str]) -> tuple[str, ...]:
-    """Annotations to take away, with or without the prefix: also those that nobody knows any more."""
+    """Annotations to remove, with or without the prefix. Unknown ones are allowed, so that typos can be removed."""
     return tuple(PREFIX + name.strip().removeprefix(PREFIX) for name in names)
 
 
-def _edit(text: str, source: str, wishes: Wishes) -> tuple[Manifest, Manifest]:
+def _edit(text: str, source: str, options: AnnotateOptions) -> tuple[Manifest, Manifest]:
     before = parse_manifest(text, source)
-    for found in _select(before, wishes):
-        for place, value in found.template.beside.items():
+    for found in _select(before, options):
+        for place, value in found.template.required.items():
             text = set_value(text, found.document, place, value, source)
-        for name, value in {**_moved(before, found, wishes), **wishes.settings}.items():
+        for name, value in {**_moved(before, found, options), **options.settings}.items():
             text = set_value(text, found.document, (*found.template.annotations_place, name), value, source)
-        for name in wishes.unset:
+        for name in options.unset:
             if name in found.template.annotations:
                 text = remove_value(text, found.document, (*found.template.annotations_place, name), source)
-        if wishes.scheduler_name is not None:
+        if options.scheduler_name is not None:
             _check_scheduler(found.template, source)
-            text = set_value(text, found.document, found.template.scheduler_place, wishes.scheduler_name, source)
-    if wishes.move:
+            text = set_value(text, found.document, found.template.scheduler_place, options.scheduler_name, source)
+    if options.move:
         for document, misplaced in before.misplaced():
             text = remove_value(text, document, (*misplaced.place, misplaced.name), source)
     after = parse_manifest(text, source)
     known = _mistakes(before)
-    mistakes = [line for line in _mistakes(after) if line not in known or wishes.move]
+    mistakes = [line for line in _mistakes(after) if line not in known or options.move]
     if mistakes:
         raise InvalidInput("\n".join(mistakes))
     return before, after
 
 
-def _moved(manifest: Manifest, found: FoundTemplate, wishes: Wishes) -> dict[str, str]:
-    """What stands in the wrong places of the same workload."""
-    if not wishes.move:
+def _moved(manifest: Manifest, found: FoundTemplate, options: AnnotateOptions) -> dict[str, str]:
+    """The misplaced annotations that belong in this template."""
+    if not options.move:
         return {}
     return {
         misplaced.name: as_text(misplaced.value)
@@ -134,20 +134,20 @@ def _moved(manifest: Manifest, found: FoundTemplate, wishes: Wishes) -> dict[str
 def _check_scheduler(template: Template, source: str) -> None:
     if not template.names_scheduler:
         raise InvalidInput(
-            f"{source}: {template.label}: a {template.kind} cannot name a scheduler: set schedulerName in the pod "
-            "template of its TrainingRuntime or ClusterTrainingRuntime (this command edits those too)"
+            f"{source}: {template.label}: a {template.kind} cannot set schedulerName: set it in the pod template of "
+            "its TrainingRuntime or ClusterTrainingRuntime (this command edits those too)"
         )
 
 
-def _select(manifest: Manifest, wishes: Wishes) -> list[FoundTemplate]:
-    if wishes.templates:
-        return _chosen(manifest, wishes.templates)
+def _select(manifest: Manifest, options: AnnotateOptions) -> list[FoundTemplate]:
+    if options.templates:
+        return _chosen(manifest, options.templates)
     if len(manifest.found) == 1:
         return list(manifest.found)
     likely = [found for found in manifest.found if found.described or found.asks_for_gpus]
     if not likely:
         raise InvalidInput(
-            f"{manifest.source}: several pod templates, and none asks for a GPU: choose with --template: "
+            f"{manifest.source}: several pod templates, and none requests a GPU: choose one with --template: "
             f"{_labels(manifest)}"
         )
     return likely
@@ -164,7 +164,7 @@ def _chosen(manifest: Manifest, words: Iterable[str]) -> list[FoundTemplate]:
 
 
 def _names(template: Template) -> set[str]:
-    """`RayJob/tune worker gpu` is chosen by its role, by a word of it, or by the workload's name."""
+    """`RayJob/tune worker gpu` matches by its role, a word of the role, or the workload's name."""
     names = {template.role, *template.role.split(), template.name, f"{template.kind}/{template.name}", template.label}
     return {name.casefold() for name in names if name}
 
@@ -178,7 +178,7 @@ def _mistakes(manifest: Manifest) -> list[str]:
 
 
 def _not_forecast(manifest: Manifest) -> list[str]:
-    """Descriptions that are well formed and still say nothing: a model that nobody knows, a damaged profile."""
+    """Valid descriptions that cannot be forecast: an unknown model, a damaged profile."""
     lines = []
     for found in manifest.found:
         if found.record is not None and found.record.task is not None:
@@ -189,20 +189,20 @@ def _not_forecast(manifest: Manifest) -> list[str]:
     return lines
 
 
-def _check(path: Path, wishes: Wishes) -> int:
+def _check(path: Path, options: AnnotateOptions) -> int:
     console = Console(stderr=True, soft_wrap=True, highlight=False)
     text = read_text(path)
     try:
-        manifest = _edit(text, str(path), wishes)[1] if wishes.change else parse_manifest(text, str(path))
-        wrong = _mistakes(manifest)
-        if not wrong and not any(found.described for found in manifest.found):
-            wrong = [f"{path}: {undescribed(path)}"]
+        manifest = _edit(text, str(path), options)[1] if options.edits else parse_manifest(text, str(path))
+        mistakes = _mistakes(manifest)
+        if not mistakes and not any(found.described for found in manifest.found):
+            mistakes = [f"{path}: {undescribed(path)}"]
     except InvalidInput as error:
-        wrong = str(error).splitlines()
-    for line in wrong:
+        mistakes = str(error).splitlines()
+    for line in mistakes:
         console.print(Text.assemble(("error: ", "red"), line))
-    if wrong:
-        return WRONG
+    if mistakes:
+        return _EXIT_MISTAKES
     for found in manifest.found:
         for note in notes(found):
             console.print(Text.assemble(("note: ", "yellow"), f"{path}: {found.template.label}: {note}"))
@@ -220,7 +220,7 @@ def _deliver(path: Path, before: Manifest, after: Manifest, *, in_place: bool, d
     if in_place and after.text != before.text:
         _write(path.resolve(), after.text)
     for line in _mistakes(after):
-        console.print(Text.assemble(("still wrong: ", "yellow"), line))
+        console.print(Text.assemble(("remaining mistake: ", "yellow"), line))
     if in_place:
         done = "annotated" if after.text != before.text else "unchanged"
         console.print(Text.assemble((f"{done}: ", "green"), str(path)))
@@ -236,17 +236,17 @@ def _print_diff(before: Manifest, after: Manifest, console: Console) -> None:
 
 
 def _write(path: Path, text: str) -> None:
-    """The whole file or nothing: written beside it, then put in its place."""
+    """Atomic: writes a temporary file next to it, then renames that."""
     try:
         mode = path.stat().st_mode
         descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        beside = Path(name)
+        temporary = Path(name)
         try:
             with os.fdopen(descriptor, "w", encoding="utf-8", newline="") as file:
                 file.write(text)
-            beside.chmod(mode)
-            beside.replace(path)
+            temporary.chmod(mode)
+            temporary.replace(path)
         finally:
-            beside.unlink(missing_ok=True)
+            temporary.unlink(missing_ok=True)
     except OSError as error:
         raise InvalidInput(f"{path}: cannot be written: {error}") from None

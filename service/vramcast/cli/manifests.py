@@ -1,4 +1,4 @@
-"""Files of manifests, and what their pod templates say about their tasks: read here for every command."""
+"""Reads manifest files for the commands: their pod templates, the tasks those describe, and all mistakes."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Any
 
 import msgspec
 
-from vramcast.cli.yaml_edits import load_documents
-from vramcast.cluster.workloads import Misplaced, Template, find_misplaced, find_templates, show
+from vramcast.cli.workloads import MisplacedAnnotation, Template, find_misplaced, find_templates
+from vramcast.cli.yaml_edits import format_place, load_documents
 from vramcast.errors import InvalidInput
 from vramcast.task.pod import Pod, PodRecord, to_record
 from vramcast.task.vocabulary import PREFIX, Written
@@ -22,12 +22,12 @@ STDIN = Path("-")
 
 @dataclass(frozen=True, slots=True)
 class FoundTemplate:
-    """A pod template of a file. `record` is None, or without a task, where its annotations are not right."""
+    """A pod template in a file. `record` is None, or has no task, if there are mistakes."""
 
     document: int
     template: Template
     record: PodRecord | None
-    mistakes: tuple[str, ...]  # each with its place
+    mistakes: tuple[str, ...]
 
     @property
     def described(self) -> bool:
@@ -40,18 +40,18 @@ class FoundTemplate:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    source: str  # the file's name, for messages
+    source: str  # file name, for messages
     text: str
     documents: tuple[Any, ...]
     found: tuple[FoundTemplate, ...]
 
-    def misplaced(self) -> Iterator[tuple[int, Misplaced]]:
+    def misplaced(self) -> Iterator[tuple[int, MisplacedAnnotation]]:
         for number, document in enumerate(self.documents):
             for misplaced in find_misplaced(document):
                 yield number, misplaced
 
     def mistakes(self) -> list[str]:
-        """All that is wrong, one a line: where, what stood there, and what to do."""
+        """One line for each: the place, the value and the fix."""
         lines = [*self._misplaced_lines(), *(line for found in self.found for line in found.mistakes)]
         return [f"{self.source}: {line}" for line in lines]
 
@@ -59,17 +59,18 @@ class Manifest:
         for _, group in groupby(self.misplaced(), key=lambda pair: (pair[0], pair[1].place)):
             misplaced = [one for _, one in group]
             first, *others = misplaced[0].templates
-            belongs = "the annotations of one of its pod templates" if others else show(first.annotations_place)
+            target = "the annotations of one of its pod templates" if others else format_place(first.annotations_place)
             choose = " --template ROLE" if others else ""
             names = ", ".join(one.name for one in misplaced)
             yield (
-                f"{first.kind}/{first.name}: {show(misplaced[0].place)}: {names}: no pod gets what stands here; it "
-                f"belongs to {belongs}: `vramcast annotate -f {self.source} --move{choose} --in-place` moves it"
+                f"{first.kind}/{first.name}: {format_place(misplaced[0].place)}: {names}: no pod gets annotations "
+                f"from here; they belong in {target}: "
+                f"`vramcast annotate -f {self.source} --move{choose} --in-place` moves them"
             )
 
 
 def read_text(path: Path) -> str:
-    """Line endings as they are. Raises InvalidInput."""
+    """Keeps line endings. Raises InvalidInput."""
     try:
         if path == STDIN:
             return sys.stdin.read()
@@ -80,7 +81,7 @@ def read_text(path: Path) -> str:
 
 
 def read_manifest(path: Path) -> Manifest:
-    """Raises InvalidInput where it is no YAML, or where no pod is in it."""
+    """Raises InvalidInput if it is not YAML, or contains no pod."""
     return parse_manifest(read_text(path), str(path))
 
 
@@ -93,13 +94,13 @@ def parse_manifest(text: str, source: str) -> Manifest:
     )  # fmt: skip
     if not found:
         kinds = ", ".join(str(document.get("kind")) for document in documents if isinstance(document, dict))
-        held = f"it holds {kinds}" if kinds else "it is empty"
-        raise InvalidInput(f"{source}: no pod and no pod template in it ({held}): expected a Pod, Job, PyTorchJob, ...")
+        content = f"it contains {kinds}" if kinds else "it is empty"
+        raise InvalidInput(f"{source}: no pod and no pod template ({content}): expected a Pod, Job, PyTorchJob, ...")
     return Manifest(source, text, tuple(documents), found)
 
 
 def _find(document: int, template: Template) -> FoundTemplate:
-    place = f"{template.label}: {show(template.annotations_place)}"
+    place = f"{template.label}: {format_place(template.annotations_place)}"
     unquoted = [
         f'{place}: {name}: {as_text(value)} is not a string: write it in quotes, "{as_text(value)}"'
         for name, value in template.annotations.items()
@@ -111,33 +112,33 @@ def _find(document: int, template: Template) -> FoundTemplate:
         record = to_record(msgspec.convert(template.pod(), Pod, strict=False))
     except (msgspec.ValidationError, RecursionError) as error:
         return FoundTemplate(document, template, None, (f"{template.label}: not a pod: {error}",))
-    wrong = record.invalid.errors if record.invalid else ()
-    return FoundTemplate(document, template, record, tuple(f"{place}: {error}" for error in wrong))
+    errors = record.invalid.errors if record.invalid else ()
+    return FoundTemplate(document, template, record, tuple(f"{place}: {error}" for error in errors))
 
 
 def as_text(value: Any) -> str:
-    """As a value stood in the YAML that it was read from."""
+    """The value as YAML spells it."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def undescribed(path: Path) -> str:
     return (
-        f"no annotation {PREFIX}... describes a task: `vramcast annotate -f {path} --set KEY=VALUE --in-place` writes "
+        f"no annotation {PREFIX}... describes a task: `vramcast annotate -f {path} --set KEY=VALUE --in-place` adds "
         "one, and `vramcast annotations` lists the keys"
     )
 
 
 def notes(found: FoundTemplate) -> Iterator[str]:
-    """What is allowed, and still seldom meant."""
+    """Warnings about what is valid but rarely intended."""
     record, spec = found.record, found.template.spec
     if record is None or not found.described:
         if found.asks_for_gpus:
-            yield "asks for GPUs and says nothing about its task: it passes as undescribed"
+            yield "requests GPUs, but no annotation describes its task: it is scheduled without a forecast"
         return
     if found.template.names_scheduler and "schedulerName" not in spec:
-        yield "names no scheduler: where vramcast brought one of its own, `vramcast annotate --scheduler` names it"
+        yield "has no schedulerName: if vramcast runs its own scheduler, add it with `vramcast annotate --scheduler`"
     if record.task and record.task.share and Written.GPU_INDICES not in str(spec.get("containers")):
         yield (
-            "shares a GPU, and no container's NVIDIA_VISIBLE_DEVICES comes from the annotation "
+            "shares a GPU, but no container sets NVIDIA_VISIBLE_DEVICES from the annotation "
             f"{Written.GPU_INDICES.value}: it would see every GPU of its node"
         )

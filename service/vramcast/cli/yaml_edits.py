@@ -1,9 +1,8 @@
-"""Edits of a YAML text that leave all the rest of it as it is.
+"""Edits YAML text in place, so that a manifest's diff shows the edit and nothing else.
 
-A parsed document written out again loses what nobody parsed: a comment above the first `---`, the way that lists are
-indented, blank lines. A manifest lives in a repository, and its diff should show what was meant and nothing else. So
-the parser only says *where* things are, and the edit is made in the text. Afterwards both texts are parsed and
-compared: what changed must be what was asked for, or the edit is refused.
+The parser only tells *where* things are; the edit is made in the text. Then both texts are parsed and compared: if
+anything else changed, the edit is refused. Not ruamel.yaml, because it rewrites the whole document: of the layouts in
+tests/cli/test_annotate.py it loses a comment above `---`, CRLF, JSON's layout and the indentation of lists.
 """
 
 from __future__ import annotations
@@ -15,10 +14,11 @@ from typing import Any
 
 import yaml
 
-from vramcast.cluster.workloads import Place, show
 from vramcast.errors import InvalidInput
 
-# Nested mappings, lists and strings: all that is ever written.
+# Keys and indices from the top of a document.
+Place = tuple[str | int, ...]
+# The values that we write.
 Content = str | Mapping[str, Any] | list[Any]
 
 _PLAIN = re.compile(r"[A-Za-z0-9][\w./:=+-]*", re.ASCII)
@@ -27,7 +27,7 @@ _NOTHING = ("", "null", "~", "{}")
 
 
 def load_documents(text: str, source: str) -> list[Any]:
-    """Every document, empty ones too: their numbers are those of `edit`. Raises InvalidInput."""
+    """Every document, including empty ones, so that indices match those of the edits. Raises InvalidInput."""
     try:
         return [_unshared(document) for document in yaml.safe_load_all(text)]
     except (yaml.YAMLError, RecursionError, ValueError) as error:
@@ -35,7 +35,7 @@ def load_documents(text: str, source: str) -> list[Any]:
 
 
 def set_value(text: str, document: int, place: Place, value: Content, source: str) -> str:
-    """The text with the value at that place, and what leads to it made where it is not there."""
+    """Sets the value, and creates the mappings and lists that lead to it. Raises InvalidInput."""
     expected = load_documents(text, source)
     _put(expected, (document, *place), value)
     changed = _Text(text, document).put(place, value)
@@ -43,7 +43,7 @@ def set_value(text: str, document: int, place: Place, value: Content, source: st
 
 
 def remove_value(text: str, document: int, place: Place, source: str) -> str:
-    """The text without that entry, and without the mapping that it leaves empty."""
+    """Removes the entry, and the mappings that this leaves empty. Raises InvalidInput."""
     expected = load_documents(text, source)
     while _take(expected, (document, *place)) == {} and len(place) > 1:
         place = place[:-1]
@@ -58,13 +58,18 @@ def _checked(changed: str, expected: list[Any], place: Place, source: str) -> st
     except InvalidInput:
         pass
     raise InvalidInput(
-        f"{source}: {show(place)}: cannot be edited here without changing something else (an alias or an anchor, "
-        "or an unusual layout): edit it by hand, and let `vramcast annotate --check` look at it"
+        f"{source}: {format_place(place)}: cannot be edited here without changing something else (an alias or an "
+        "anchor, or an unusual layout): edit it by hand, then run `vramcast annotate --check`"
     )
 
 
+def format_place(place: Place) -> str:
+    """`spec.tasks[0].template`"""
+    return "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in place).removeprefix(".")
+
+
 def _unshared(value: Any) -> Any:
-    """Without the objects that aliases share: an edit behind one alias must not look right behind the others."""
+    """Copies what aliases share: an edit through one alias must not appear under the others."""
     if isinstance(value, dict):
         return {key: _unshared(inner) for key, inner in value.items()}
     return [_unshared(inner) for inner in value] if isinstance(value, list) else value
@@ -82,7 +87,7 @@ def _put(data: Any, place: Place, value: Content) -> None:
 
 
 def _take(data: Any, place: Place) -> Any:
-    """What is left of the mapping that it was taken from."""
+    """Returns the rest of the mapping."""
     for step in place[:-1]:
         data = data[step]
     del data[place[-1]]
@@ -90,7 +95,7 @@ def _take(data: Any, place: Place) -> Any:
 
 
 class _Text:
-    """A text and the nodes of one of its documents. Every mark is an index into the text."""
+    """A text and the node tree of one of its documents; the nodes' marks are indices into the text."""
 
     def __init__(self, text: str, document: int) -> None:
         self._text = text
@@ -119,7 +124,7 @@ class _Text:
         return self._text
 
     def take(self, place: Place) -> str:
-        """An entry on lines of its own; where it is not, the text as it was, which is then refused."""
+        """Removes an entry that has lines of its own. Any other leaves the text unchanged, and the check refuses it."""
         key, node, rest = self._walk(place)
         if rest or key is None or not self._is_first_on_line(key):
             return self._text
@@ -127,7 +132,7 @@ class _Text:
         return self._splice(start, min(self._line_end(self._last(key, node)) + len(self._newline), len(self._text)), "")
 
     def _walk(self, place: Place) -> tuple[yaml.Node | None, yaml.Node, Place]:
-        """As far as there are nodes: the key, its value, and the steps that are left."""
+        """Follows the place as far as nodes exist: the last key, its value, and the steps that are left."""
         key, node = None, self._root
         for depth, step in enumerate(place):
             entry = _entry(node, step)
@@ -162,7 +167,7 @@ class _Text:
         return self._newline.join(" " * column + line for line in _lines(content, self._step))
 
     def _last(self, key: yaml.Node, node: yaml.Node) -> int:
-        """The index behind the last thing that belongs to an entry; an alias shows the node that it stands for."""
+        """The end of an entry. An alias has the marks of the node that it refers to, so its own end is searched."""
         if self._start(node) < self._start(key):
             alias = re.compile(r"\s*:?\s*\*[^\s,\]}]+").match(self._text, self._end(key))
             return alias.end() if alias else self._end(key)
@@ -172,7 +177,7 @@ class _Text:
         return self._end(node)
 
     def _ends_in_blockscalar(self, node: yaml.Node) -> bool:
-        """Its mark is somewhere behind its lines."""
+        """The end mark of a block scalar is beyond its last line, so nothing can be added after it."""
         while isinstance(node, yaml.CollectionNode) and node.value and not node.flow_style:
             node = node.value[-1][1] if isinstance(node, yaml.MappingNode) else node.value[-1]
         return isinstance(node, yaml.ScalarNode) and node.style in ("|", ">")
@@ -210,7 +215,7 @@ def _nested(steps: Place, value: Content) -> Content:
 
 
 def _indent_step(root: yaml.Node) -> int:
-    """By how much the document's own mappings are indented."""
+    """The indentation of the document's own mappings."""
     if isinstance(root, yaml.MappingNode) and not root.flow_style:
         for key, value in root.value:
             if isinstance(value, yaml.MappingNode) and not value.flow_style and value.value:
@@ -223,7 +228,7 @@ def _is_quoted(node: yaml.Node) -> bool:
 
 
 def scalar(text: str, *, quoted: bool = False) -> str:
-    """Plain only where every reader of YAML, 1.1 and 1.2, takes it for a string."""
+    """Unquoted only if YAML 1.1 and 1.2 both read it as a string."""
     plain = _PLAIN.fullmatch(text) and not _NUMBER_LIKE.fullmatch(text) and len(text) > 1 and text[-1] != ":"
     if plain and not quoted and yaml.safe_load(text) == text:
         return text

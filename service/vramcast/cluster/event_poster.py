@@ -1,4 +1,4 @@
-"""Events on pods, posted by one thread in the background: where a pod's owner looks, and nobody's reason to wait."""
+"""Posts Events on pods from one background thread, so that no request waits for them."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ import secrets
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Final
-from urllib.parse import quote
 
 import structlog
 
+from vramcast.cluster.objects import object_path
 from vramcast.cluster.seam import PodEvent
 from vramcast.cluster.transport import Action, ApiRefused, ApiUnavailable, Backoff, Transport
 
@@ -31,10 +32,10 @@ _Key = tuple[str, str, str]
 
 @dataclass(frozen=True, slots=True)
 class PosterTiming:
-    """`repeat_seconds`: the same said of the same pod within this time is said once."""
+    """`repeat_seconds`: an identical event on the same pod within this time is dropped."""
 
     repeat_seconds: float = 600.0
-    # In a burst of binds the stories about them wait, or they would cost the API server as much as the binds do.
+    # Without a limit, the events of a burst of binds would load the API server as much as the binds.
     events_per_second: float = 10.0
     burst_events: int = 25
     answer_seconds: float = 5.0
@@ -44,7 +45,7 @@ class PosterTiming:
 
 @dataclass(frozen=True, slots=True)
 class PosterStats:
-    """`dropped`: the queue was full. `failed`: the API server would not have it. `repeated`: said before."""
+    """`repeated`: posted before. `dropped`: the queue was full. `failed`: the API server did not accept it."""
 
     posted: int
     repeated: int
@@ -53,7 +54,7 @@ class PosterStats:
 
 
 class EventPoster:
-    """`post` may be called from any thread and never waits."""
+    """Any thread may call `post`; it never blocks."""
 
     def __init__(
         self,
@@ -67,16 +68,15 @@ class EventPoster:
         self._stop = stop
         self._timing = timing or PosterTiming()
         self._pause = pause or stop.wait
-        # Warnings first, then the newest: who looks, looks at what has just happened. None wakes the thread so that
-        # it sees `stop`.
+        # Warnings first, then the newest. None wakes the thread so that it sees `stop`.
         self._queue: queue.PriorityQueue[tuple[bool, int, PodEvent | None]] = queue.PriorityQueue(queue_events)
         self._order = itertools.count(0, -1)
         self._allowance = float(self._timing.burst_events)
         self._allowed_at = self._timing.clock()
         self._thread = threading.Thread(target=self._forever, name="events", daemon=True)
         self._lock = threading.Lock()
-        # Insertion order is time order: the oldest are first.
-        self._said_at: dict[_Key, float] = {}
+        # Insertion order is time order, oldest first.
+        self._posted_at: dict[_Key, float] = {}
         self._counts = {"posted": 0, "repeated": 0, "dropped": 0, "failed": 0}
 
     def start(self) -> None:
@@ -85,8 +85,8 @@ class EventPoster:
     def post(self, event: PodEvent) -> None:
         key, now = _key(event), self._timing.clock()
         with self._lock:
-            said_at = self._said_at.get(key)
-            if said_at is not None and now - said_at < self._timing.repeat_seconds:
+            posted_at = self._posted_at.get(key)
+            if posted_at is not None and now - posted_at < self._timing.repeat_seconds:
                 self._counts["repeated"] += 1
                 return
             try:
@@ -94,21 +94,19 @@ class EventPoster:
             except queue.Full:
                 self._counts["dropped"] += 1
                 return
-            self._said_at.pop(key, None)
-            self._said_at[key] = now
-            while len(self._said_at) > _REMEMBERED:
-                del self._said_at[next(iter(self._said_at))]
+            self._posted_at.pop(key, None)
+            self._posted_at[key] = now
+            while len(self._posted_at) > _REMEMBERED:
+                del self._posted_at[next(iter(self._posted_at))]
 
     def stats(self) -> PosterStats:
         with self._lock:
             return PosterStats(**self._counts)
 
     def interrupt(self) -> None:
-        """After `stop` was set."""
-        try:
+        """Wakes the thread. Set `stop` first."""
+        with suppress(queue.Full):  # a full queue means that the thread is not waiting for it
             self._queue.put_nowait((False, next(self._order), None))
-        except queue.Full:
-            return  # then it is not waiting for the queue
 
     def join(self, timeout_seconds: float) -> None:
         if self._thread.ident is not None:
@@ -121,14 +119,14 @@ class EventPoster:
             if event is None:
                 continue
             try:
-                posted = self._post_patiently(event)
+                posted = self._post_with_retries(event)
             except Exception:
-                _log.exception("event defect", pod=f"{event.namespace}/{event.pod}", reason=event.reason)
+                _log.exception("event not posted: defect", pod=f"{event.namespace}/{event.pod}", reason=event.reason)
                 posted = False
             self._count(event, posted)
 
     def _pace(self) -> None:
-        """Waits until one more may be posted: a burst at once, then so many a second."""
+        """Blocks until the rate limit allows one more: a burst, then `events_per_second`."""
         now, rate = self._timing.clock(), self._timing.events_per_second
         self._allowance = min(self._timing.burst_events, self._allowance + (now - self._allowed_at) * rate)
         self._allowed_at = now
@@ -140,9 +138,9 @@ class EventPoster:
         with self._lock:
             self._counts["posted" if posted else "failed"] += 1
             if not posted:
-                self._said_at.pop(_key(event), None)  # it was not said after all
+                self._posted_at.pop(_key(event), None)
 
-    def _post_patiently(self, event: PodEvent) -> bool:
+    def _post_with_retries(self, event: PodEvent) -> bool:
         body = _body(event, datetime.now(UTC))
         for failures in range(1, _TRIES + 1):
             try:
@@ -150,7 +148,7 @@ class EventPoster:
                 return True
             except ApiUnavailable as error:
                 if isinstance(error, ApiRefused) and error.status == 409 and failures > 1:
-                    return True  # an earlier try came through after all
+                    return True  # an earlier try succeeded without an answer
                 delay_seconds = self._retry_seconds(error, failures)
                 if delay_seconds is None or self._stop.is_set():
                     _log.warning("event not posted", pod=f"{event.namespace}/{event.pod}", error=str(error))
@@ -159,12 +157,11 @@ class EventPoster:
         return False
 
     def _post_once(self, event: PodEvent, body: object) -> None:
-        path = f"/api/v1/namespaces/{quote(event.namespace, safe='')}/events"
-        answer = self._transport.request(_CREATE, "POST", path, body=body, timeout_seconds=self._timing.answer_seconds)
-        answer.content()
+        path, timeout_seconds = object_path(event.namespace, "events"), self._timing.answer_seconds
+        self._transport.request(_CREATE, "POST", path, body=body, timeout_seconds=timeout_seconds).content()
 
     def _retry_seconds(self, error: ApiUnavailable, failures: int) -> float | None:
-        """None: trying again is no use, or has been tried enough."""
+        """None if another try cannot help, or if this was the last one."""
         if failures == _TRIES:
             return None
         delay_seconds = self._timing.backoff.delay_seconds(failures)
@@ -181,7 +178,7 @@ def _key(event: PodEvent) -> _Key:
 
 def _body(event: PodEvent, now: datetime) -> object:
     at = now.strftime("%Y-%m-%dT%H:%M:%SZ")
-    # A name of our own and not the server's: a repeated try is then a conflict, not a second event.
+    # We choose the name, not the server: a repeated try is then a conflict, not a second event.
     stem = event.pod[:230].rstrip(".-")
     return {
         "apiVersion": "v1",

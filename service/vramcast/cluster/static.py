@@ -1,7 +1,7 @@
-"""A cluster that lives in memory: what a file says, and what is done to it from there on.
+"""A cluster in memory that starts from a file: for `--cluster`, the demo and tests.
 
-It plays the API server's part as far as decisions can see it: pods are created, bound once, finish and go, and every
-change is reported in its order.
+It does what the API server does as far as decisions can tell: pods are created, bound once, finished and deleted, and
+every change is reported in order.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _MOST_EVENTS = 200
 
 
 class StaticCluster:
-    """Every change is made and reported under one lock: what is reported first happened first."""
+    """One lock covers each change and its report, so that reports keep the order of the changes."""
 
     def __init__(self, content: ClusterFile) -> None:
         self._lock = threading.Lock()
@@ -42,15 +42,15 @@ class StaticCluster:
         self._version = 0
         self.stopped = threading.Event()
         for pod in content.pods:
-            kept = self._complete(pod)
-            self._pods[to_record(kept).key] = kept
+            complete = self._complete(pod)
+            self._pods[to_record(complete).key] = complete
 
     @classmethod
     def from_file(cls, path: Path) -> StaticCluster:
         """Raises InvalidClusterFile."""
         return cls(read_cluster_file(path))
 
-    # ------------------------------------------------------------------ the seam
+    # --- Cluster
 
     def start(self, sink: Sink) -> None:
         with self._lock:
@@ -91,20 +91,20 @@ class StaticCluster:
         return to_record(pod) if pod else None
 
     def requeue(self, namespace: str, name: str, uid: PodUid) -> None:
-        """Nobody waits for events of a static cluster."""
+        """Nothing to do: no scheduler queue watches a static cluster."""
 
     def post_event(self, event: PodEvent) -> None:
         self._events.append(event)
 
-    # ------------------------------------------------------------------ what its owner does to it
+    # --- changes by the demo and by tests
 
     @property
     def events(self) -> Sequence[PodEvent]:
-        """The last ones, oldest first."""
+        """The latest ones, oldest first."""
         return tuple(self._events)
 
     def create_pod(self, manifest: Mapping[str, Any]) -> PodRecord:
-        """Raises InvalidRequest for what is no pod, or is there already."""
+        """Raises InvalidRequest if the manifest is not a pod, or the pod exists."""
         try:
             pod = self._complete(msgspec.convert(manifest, Pod))
         except msgspec.ValidationError as error:
@@ -119,7 +119,7 @@ class StaticCluster:
         return record
 
     def finish_pod(self, namespace: str, name: str) -> bool:
-        """It succeeded, and uses its GPUs no more. False if there is no such pod."""
+        """Marks the pod as succeeded, which frees its GPUs. False if there is no such pod."""
         with self._lock:
             pod = self._pods.get(f"{namespace}/{name}")
             if pod is not None:
@@ -134,24 +134,24 @@ class StaticCluster:
                 self._report([PodGone(to_record(pod).uid)])
             return pod is not None
 
-    # ------------------------------------------------------------------ under the lock
+    # --- call these with the lock held
 
     def _refusal(self, pod: Pod | None, write: BindingWrite) -> str:
-        """Why the API server would not write this Binding; empty where it would, or has."""
-        shown = f"pod {write.namespace}/{write.pod}"
+        """Why the API server would refuse this Binding; empty if it would not."""
+        name = f"pod {write.namespace}/{write.pod}"
         record = to_record(pod) if pod else None
         if pod is None or record is None or record.uid != write.uid:
-            return f"{shown} with UID {write.uid} is not in this static cluster"
+            return f"{name} with UID {write.uid} is not in this static cluster"
         if write.node not in self._nodes:
             return f"there is no node {write.node} in this static cluster"
         if record.finished:
-            return f"{shown} has finished"
+            return f"{name} has finished"
         annotations = (pod.metadata or NO_METADATA).annotations or {}
         same = record.node == write.node and write.annotations.items() <= annotations.items()
-        return f"{shown} is already on node {record.node}" if record.node and not same else ""
+        return f"{name} is already on node {record.node}" if record.node and not same else ""
 
     def _complete(self, pod: Pod) -> Pod:
-        """What the API server adds to a manifest."""
+        """Adds the fields that the API server adds to a manifest."""
         metadata = pod.metadata or NO_METADATA
         self._version += 1
         uid = metadata.uid or f"static-{self._version}"
@@ -161,9 +161,9 @@ class StaticCluster:
     def _put(self, pod: Pod) -> None:
         self._version += 1
         metadata = msgspec.structs.replace(pod.metadata or NO_METADATA, resource_version=str(self._version))
-        kept = msgspec.structs.replace(pod, metadata=metadata)
-        record = to_record(kept)
-        self._pods[record.key] = kept
+        stored = msgspec.structs.replace(pod, metadata=metadata)
+        record = to_record(stored)
+        self._pods[record.key] = stored
         self._report([PodSeen(record)])
 
     def _report(self, changes: Sequence[Change]) -> None:
@@ -173,7 +173,7 @@ class StaticCluster:
 
 
 def _bound(pod: Pod, node: NodeName, annotations: Mapping[str, str]) -> Pod:
-    """As the API server does it: the Binding's annotations are merged onto the pod in the same write."""
+    """Like the API server, merges the Binding's annotations onto the pod."""
     metadata = pod.metadata or NO_METADATA
     merged = {**(metadata.annotations or {}), **annotations}
     return msgspec.structs.replace(

@@ -1,8 +1,7 @@
-"""A cluster in a YAML file, for trying things out: nodes and the pods that are already on them.
+"""Reads a cluster from a YAML file: nodes, and the pods that already run on them.
 
-Kubernetes objects are read as they are (`kubectl get nodes,pods -A -o yaml` makes a file that works). By hand there
-is a short form, which is only another way of writing the same objects: it is turned into them, and from there on
-there is one reading of nodes and pods.
+The file may hold Kubernetes objects, such as the output of `kubectl get nodes,pods -A -o yaml`, or this short form,
+which is expanded to the same objects:
 
     nodes:
     - {name: l40s, product: NVIDIA-L40S, gpus: 4, sharing: true, unmanaged: [0, 18Gi]}
@@ -27,8 +26,8 @@ import yaml
 
 from vramcast.cluster.readers import Node, to_node
 from vramcast.errors import FieldError, InvalidClusterFile
-from vramcast.hardware.vendors import MAX_GPUS, WHOLE_GPU, is_gpu_resource
-from vramcast.placement.gpus import SHARING_LABEL
+from vramcast.hardware.vendors import MAX_GPUS, WHOLE_GPU, is_gpu_resource, vendor_of
+from vramcast.placement.gpus import MEMORY_OVERRIDE, SHARING_LABEL
 from vramcast.task.forms import MAX_GPU_MEMORY_MIB
 from vramcast.task.pod import Pod, to_record
 from vramcast.task.quantity import ceil_mib, parse_quantity
@@ -44,7 +43,7 @@ _NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 
 @dataclass(slots=True)
 class ClusterFile:
-    """What the file says, as objects. `unmanaged_mib`: by node and GPU index, what no pod of ours uses."""
+    """The file's objects. `unmanaged_mib`: unmanaged memory by node and GPU index."""
 
     nodes: dict[str, Node] = field(default_factory=dict)
     pods: list[Pod] = field(default_factory=list)
@@ -52,7 +51,7 @@ class ClusterFile:
 
 
 def read_cluster_file(path: Path) -> ClusterFile:
-    """Raises InvalidClusterFile with every mistake, each with the file and the place in it."""
+    """Raises InvalidClusterFile with every mistake and its place in the file."""
     try:
         documents = list(yaml.safe_load_all(path.read_text()))
     except (OSError, UnicodeDecodeError) as error:
@@ -71,21 +70,21 @@ def read_cluster_file(path: Path) -> ClusterFile:
 
 
 class _Reader:
-    """Collects objects and mistakes on one way through the document."""
+    """Collects the objects and all mistakes in one pass."""
 
     def __init__(self) -> None:
         self.found = ClusterFile()
         self.errors: list[FieldError] = []
         self._pod_places: dict[str, str] = {}
 
-    def wrong(self, place: str, value: object, expected: str) -> None:
+    def _error(self, place: str, value: object, expected: str) -> None:
         self.errors.append(FieldError(place, value if isinstance(value, str) else repr(value), expected))
 
-    # ------------------------------------------------------------------ the document
+    # --- the document
 
     def read_document(self, document: object, place: str) -> None:
         if not isinstance(document, dict):
-            self.wrong(place or "(whole file)", document, "expected `nodes:` and `pods:`, or Kubernetes objects")
+            self._error(place or "(whole file)", document, "expected `nodes:` and `pods:`, or Kubernetes objects")
         elif "kind" in document:
             self._read_object(document, place)
         else:
@@ -97,69 +96,69 @@ class _Reader:
         if entries is None:
             return
         if not isinstance(entries, list):
-            self.wrong(place, entries, "expected a list")
+            self._error(place, entries, "expected a list")
             return
         for number, entry in enumerate(entries):
             if isinstance(entry, dict):
                 read(entry, f"{place}[{number}]")
             else:
-                self.wrong(f"{place}[{number}]", entry, "expected a mapping")
+                self._error(f"{place}[{number}]", entry, "expected a mapping")
 
     def _read_object(self, document: dict[str, Any], place: str) -> None:
         kind = document["kind"]
         if kind in {"List", "NodeList", "PodList"}:
-            whose = kind.removesuffix("List")
+            item_kind = kind.removesuffix("List")
             for item in document.get("items") or ():
                 if isinstance(item, dict):
-                    item.setdefault("kind", whose)
+                    item.setdefault("kind", item_kind)
             self._read_list(document.get("items"), f"{place}items", self._read_object)
         elif kind == "Node":
-            self._keep_node(document, place or "(whole file)")
+            self._add_node(document, place or "(whole file)")
         elif kind == "Pod":
-            self._keep_pod(document, place or "(whole file)")
+            self._add_pod(document, place or "(whole file)")
         else:
-            self.wrong(f"{place}kind" if not place or place[-1] == " " else f"{place}.kind", kind,
+            self._error(f"{place}kind" if not place or place[-1] == " " else f"{place}.kind", kind,
                        "expected Node, Pod or List")  # fmt: skip
 
     def _read_node_entry(self, entry: dict[str, Any], place: str) -> None:
         if "metadata" in entry:
-            self._keep_node(entry, place)
+            self._add_node(entry, place)
             return
         manifest = self._expand_node(entry, place)
-        node = self._keep_node(manifest, place) if manifest else None
+        node = self._add_node(manifest, place) if manifest else None
         problem = to_node(node).problem if node else ""
         if problem:
-            self.wrong(place, entry["name"], problem)
+            self._error(place, entry["name"], problem)
 
     def _read_pod_entry(self, entry: dict[str, Any], place: str) -> None:
         if "metadata" in entry:
-            self._keep_pod(entry, place)
+            self._add_pod(entry, place)
             return
         manifest = self._expand_pod(entry, place)
-        pod = self._keep_pod(manifest, place) if manifest else None
+        pod = self._add_pod(manifest, place) if manifest else None
         invalid = to_record(pod).invalid if pod else None
         for error in invalid.errors if invalid else ():
             self.errors.append(FieldError(f"{place}: {error.field}", error.value, error.expected))
 
-    # ------------------------------------------------------------------ keeping objects
+    # --- objects
 
-    def _keep_node(self, manifest: dict[str, Any], place: str) -> Node | None:
+    def _add_node(self, manifest: dict[str, Any], place: str) -> Node | None:
         node = self._convert(manifest, Node, place)
         name = (node.metadata.name or "") if node and node.metadata else ""
         if node is None or not self._check_name(name, f"{place}.metadata.name"):
             return None
         if name in self.found.nodes:
-            self.wrong(place, name, "expected each node once")
+            self._error(place, name, "expected each node once")
         self.found.nodes[name] = node
         return node
 
-    def _keep_pod(self, manifest: dict[str, Any], place: str) -> Pod | None:
+    def _add_pod(self, manifest: dict[str, Any], place: str) -> Pod | None:
         pod = self._convert(manifest, Pod, place)
         if pod is None or not self._check_name(pod.metadata.name if pod.metadata else None, f"{place}.metadata.name"):
             return None
         key = to_record(pod).key
         if key in self._pod_places:
-            self.wrong(place, key, f"expected each pod once, it is also {self._pod_places[key]}")
+            self._error(place, key, f"expected each pod once, it is also {self._pod_places[key]}")
         self._pod_places[key] = place
         self.found.pods.append(pod)
         return pod
@@ -169,20 +168,20 @@ class _Reader:
             return msgspec.convert(manifest, kind)
         except msgspec.ValidationError as error:
             message, _, where = str(error).partition(" - at ")
-            self.wrong(place + where.strip("`").removeprefix("$"), "", message)
+            self._error(place + where.strip("`").removeprefix("$"), "", message)
         except RecursionError:
-            self.wrong(place, "", "nested too deeply")
+            self._error(place, "", "nested too deeply")
         return None
 
     def check_whole(self) -> None:
         if not self.found.nodes and not self.errors:
-            self.wrong("nodes", "", "expected at least one node")
+            self._error("nodes", "", "expected at least one node")
         for pod in self.found.pods:
             record = to_record(pod)
             if record.node is not None and record.node not in self.found.nodes and not self.errors:
-                self.wrong(f"{self._pod_places[record.key]}: node", record.node, "expected a node of this file")
+                self._error(f"{self._pod_places[record.key]}: node", record.node, "expected a node of this file")
 
-    # ------------------------------------------------------------------ the short form
+    # --- the short form
 
     def _expand_node(self, entry: dict[str, Any], place: str) -> dict[str, Any] | None:
         before = len(self.errors)
@@ -196,19 +195,24 @@ class _Reader:
         unmanaged = self._unmanaged(entry, place)
         mig = self._mig(entry, place)
         if not mig and not entry.get("gpus"):
-            self.wrong(f"{place}.gpus", entry.get("gpus", ""), "expected how many GPUs the node has (or `mig`)")
+            self._error(f"{place}.gpus", entry.get("gpus", ""), "expected the node's number of GPUs (or `mig`)")
+        vendor = vendor_of(product)
+        names = vendor.labels
+        if (replicas > 1 and not names.replicas) or (mig and not vendor.slices.prefix):
+            self._error(place, product, f"expected no replicas and no `mig` on GPUs of {vendor.name}")
         if len(self.errors) > before:
             return None
         if unmanaged:
             self.found.unmanaged_mib[entry["name"]] = unmanaged
-        labels = {"nvidia.com/gpu.product": product, "nvidia.com/gpu.count": str(gpus)}
-        labels |= {"nvidia.com/gpu.memory": str(memory[0])} if memory else {}
+        labels = {names.product: product} | ({names.count: str(gpus)} if names.count else {})
         labels |= {SHARING_LABEL: "true"} if sharing else {}
         if replicas > 1:
-            labels |= {"nvidia.com/gpu.replicas": str(replicas), "nvidia.com/gpu.sharing-strategy": "time-slicing"}
-        devices: dict[str, int] = {WHOLE_GPU: gpus * replicas} if gpus else {}
-        devices |= {f"nvidia.com/mig-{profile}": count for profile, count in mig.items()}
-        return {"metadata": {"name": entry["name"], "labels": labels}, "status": {"allocatable": devices}}
+            labels |= {names.replicas: str(replicas), names.sharing_strategy: "time-slicing"}
+        devices: dict[str, int] = {vendor.whole_gpu: gpus * replicas} if gpus else {}
+        devices |= {vendor.slices.prefix + profile: count for profile, count in mig.items()}
+        annotations = {MEMORY_OVERRIDE: f"{memory[0]}Mi"} if memory else {}
+        metadata = {"name": entry["name"], "labels": labels, "annotations": annotations}
+        return {"metadata": metadata, "status": {"allocatable": devices}}
 
     def _expand_pod(self, entry: dict[str, Any], place: str) -> dict[str, Any] | None:
         before = len(self.errors)
@@ -222,52 +226,52 @@ class _Reader:
         if len(self.errors) > before:
             return None
         if node and PREFIX + "gpu-memory" in annotations:
-            # A pod that stands on a GPU already was promised what it says that it needs.
+            # A pod that already runs on a node was promised the memory that it declares.
             annotations.setdefault(Written.RESERVED_MEMORY, annotations[PREFIX + "gpu-memory"])
         return {
             "metadata": {**metadata, "annotations": annotations},
             "spec": {"nodeName": node or None, "containers": [{"resources": {"limits": limits}}]},
         }
 
-    # ------------------------------------------------------------------ values
+    # --- values
 
     def _check_keys(self, entry: Mapping[Any, Any], known: tuple[str, ...], place: str) -> None:
         for key in entry:
             if key not in known:
                 near = get_close_matches(str(key), known, n=1)
-                hint = f"did you mean {near[0]}?" if near else f"the known ones are {', '.join(known)}"
-                self.wrong(f"{place}.{key}".lstrip("."), entry[key], f"there is no such key; {hint}")
+                hint = f"did you mean {near[0]}?" if near else f"expected one of {', '.join(known)}"
+                self._error(f"{place}.{key}".lstrip("."), entry[key], f"there is no such key; {hint}")
 
     def _check_name(self, name: object, place: str) -> bool:
-        fine = isinstance(name, str) and _NAME.fullmatch(name) is not None
-        if not fine:
-            self.wrong(place, name if name is not None else "", "expected a name such as gpu-node-1")
-        return fine
+        valid = isinstance(name, str) and _NAME.fullmatch(name) is not None
+        if not valid:
+            self._error(place, name if name is not None else "", "expected a name such as gpu-node-1")
+        return valid
 
     def _text(self, entry: Mapping[str, Any], key: str, place: str) -> str:
         text = entry.get(key, "")
         if not isinstance(text, str):
-            self.wrong(f"{place}.{key}", text, "expected a text")
+            self._error(f"{place}.{key}", text, "expected a string")
             return ""
         return text
 
     def _flag(self, entry: Mapping[str, Any], key: str, place: str) -> bool:
         flag = entry.get(key, False)
         if not isinstance(flag, bool):
-            self.wrong(f"{place}.{key}", flag, "expected true or false")
+            self._error(f"{place}.{key}", flag, "expected true or false")
         return flag is True
 
     def _count(self, entry: Mapping[str, Any], key: str, place: str, low: int, high: int) -> int:
         count = entry.get(key, low)
         if isinstance(count, bool) or not isinstance(count, int) or not low <= count <= high:
-            self.wrong(f"{place}.{key}", count, f"expected a whole number from {max(1, low)} to {high}")
+            self._error(f"{place}.{key}", count, f"expected a whole number from {max(1, low)} to {high}")
             return low
         return count
 
     def _mapping(self, entry: Mapping[str, Any], key: str, place: str) -> dict[str, Any]:
         values = entry.get(key) or {}
         if not isinstance(values, dict) or not all(isinstance(name, str) for name in values):
-            self.wrong(f"{place}.{key}", values, "expected a mapping of names to values")
+            self._error(f"{place}.{key}", values, "expected a mapping of names to values")
             return {}
         return values
 
@@ -275,13 +279,13 @@ class _Reader:
         slices = self._mapping(entry, "mig", place)
         for profile in slices:
             if not _PROFILE.fullmatch(profile):
-                self.wrong(f"{place}.mig.{profile}", profile, "expected a MIG profile such as 1g.5gb")
+                self._error(f"{place}.mig.{profile}", profile, "expected a MIG profile such as 1g.5gb")
         return {profile: self._count(slices, profile, f"{place}.mig", 1, MAX_GPUS * 8) for profile in slices}
 
     def _unmanaged(self, entry: Mapping[str, Any], place: str) -> tuple[int, ...]:
         sizes = entry.get("unmanaged") or []
         if not isinstance(sizes, list):
-            self.wrong(f"{place}.unmanaged", sizes, "expected one quantity for each GPU, such as [0, 10Gi]")
+            self._error(f"{place}.unmanaged", sizes, "expected one quantity for each GPU, such as [0, 10Gi]")
             return ()
         return self._sizes(sizes, f"{place}.unmanaged", least_mib=0)
 
@@ -292,24 +296,24 @@ class _Reader:
             try:
                 mib = ceil_mib(parse_quantity(str(value)))
             except ValueError as error:
-                self.wrong(where, value, f"expected {error}")
+                self._error(where, value, f"expected {error}")
                 continue
             if not least_mib <= mib <= MAX_GPU_MEMORY_MIB or 0 < parse_quantity(str(value)) < 1024:
-                self.wrong(where, value, "expected the memory of one GPU, such as 10Gi")
+                self._error(where, value, "expected the memory of one GPU, such as 10Gi")
             sizes.append(mib)
         return tuple(sizes)
 
     def _check_limit(self, name: str, count: object, place: str) -> bool:
-        fine = isinstance(count, int) and not isinstance(count, bool) and 1 <= count <= MAX_GPUS * 8
-        if not fine or not is_gpu_resource(name):
-            self.wrong(place, count, "expected a GPU resource and how many, such as nvidia.com/gpu: 1")
-        return fine
+        valid = isinstance(count, int) and not isinstance(count, bool) and 1 <= count <= MAX_GPUS * 8
+        if not valid or not is_gpu_resource(name):
+            self._error(place, count, f"expected a GPU resource and a count, such as {WHOLE_GPU}: 1")
+        return valid
 
     def _annotations(self, entry: Mapping[str, Any], place: str) -> Iterator[tuple[str, str]]:
-        """Without a slash a key is one of ours; numbers and flags need no quotes here."""
+        """Keys without a slash get our prefix. Unlike in Kubernetes, numbers and booleans need no quotes."""
         for name, value in self._mapping(entry, "annotations", place).items():
             if not isinstance(value, str | int | float):
-                self.wrong(f"{place}.annotations.{name}", value, "expected a text")
+                self._error(f"{place}.annotations.{name}", value, "expected a string")
                 continue
             text = str(value).lower() if isinstance(value, bool) else str(value)
             yield (name if "/" in name else PREFIX + name), text

@@ -1,7 +1,7 @@
-"""Pod templates inside workloads: Jobs, Deployments, Kubeflow's, Ray's, Volcano's and others keep them in their places.
+"""Finds the pod templates in Jobs, Deployments, and the workloads of Kubeflow, Ray, Volcano and others.
 
-Annotations work on the pod. Whoever describes a task must therefore find the template that its pods are made from, and
-whoever put the description elsewhere must be told where it belongs. Works on parsed YAML, whoever parsed it.
+Annotations work only on pods, so a task's description belongs into the template that its pods are made from. Also
+finds annotations that were put elsewhere. Input is parsed YAML.
 """
 
 from __future__ import annotations
@@ -11,15 +11,13 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
 
+from vramcast.cli.yaml_edits import Place
 from vramcast.task.task import DESCRIBES_NOTHING
 from vramcast.task.vocabulary import PREFIX
 
-# Keys and indices from the top of a document.
-Place = tuple[str | int, ...]
-
-# Where templates are, and the role of their pods. `*` is every entry, whose name is the role too.
+# Where templates are, and the role of their pods. `*` matches every entry; in the role it stands for the entry's name.
 _PLACES: tuple[tuple[str, str], ...] = (
-    ("spec.template", ""),  # Job, Deployment, StatefulSet, DaemonSet, ReplicaSet and all that are shaped like them
+    ("spec.template", ""),  # Job, Deployment, StatefulSet, DaemonSet, ReplicaSet, and others of the same shape
     ("spec.jobTemplate.spec.template", ""),  # CronJob
     ("spec.replicatedJobs.*.template.spec.template", "*"),  # JobSet
     ("spec.template.spec.replicatedJobs.*.template.spec.template", "*"),  # TrainingRuntime, ClusterTrainingRuntime
@@ -37,7 +35,7 @@ _PLACES: tuple[tuple[str, str], ...] = (
     ("template", ""),  # PodTemplate
 )
 
-# A TrainJob has no template of its own: it patches that of its runtime, by Kubeflow Trainer 2.2 and by those before.
+# A TrainJob has no template: it patches its runtime's. The first form is Kubeflow Trainer 2.2's, the second is older.
 _PATCHES: tuple[str, ...] = (
     "spec.runtimePatches.*.trainingRuntimeSpec.template.spec.replicatedJobs.*.template.spec.template",
     "spec.podTemplateOverrides.*",
@@ -51,23 +49,23 @@ _NEW_PATCH: Place = (
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """One pod template (or a Pod itself) of a document, and where in it annotations go."""
+    """A pod template, or a Pod itself, and its place in the document."""
 
     kind: str
     name: str
     namespace: str
-    role: str  # of several templates in one workload: worker, head; empty where there is only one
+    role: str  # such as worker or head; empty if the workload has only one template
     place: Place
     metadata: Mapping[str, Any]
     spec: Mapping[str, Any]
-    # False for a TrainJob: Kubeflow lets it patch a few fields of the pod, and schedulerName is none of them.
+    # False for a TrainJob: Kubeflow does not let it patch schedulerName.
     names_scheduler: bool = True
-    # What must be beside the place where it is not there yet, by its place.
-    beside: Mapping[Place, str] = field(default_factory=dict)
+    # Other values that the document needs before this template can be added to it.
+    required: Mapping[Place, str] = field(default_factory=dict)
 
     @property
     def label(self) -> str:
-        """For people: `RayJob/tune worker gpu`."""
+        """For messages: `RayJob/tune worker gpu`."""
         return f"{self.kind}/{self.name}{f' {self.role}' if self.role else ''}"
 
     @property
@@ -83,19 +81,19 @@ class Template:
         return _mapping(self.metadata.get("annotations"))
 
     def pod(self) -> dict[str, Any]:
-        """As a manifest of the pod that it makes."""
+        """The manifest of a pod made from this template."""
         metadata = {**self.metadata, "name": self.name, "namespace": self.namespace}
         return {"kind": "Pod", "metadata": metadata, "spec": self.spec}
 
 
 def find_templates(document: Any) -> list[Template]:
-    """Every pod template of a parsed document, a List's items included; none where it holds no pods."""
-    return [template for top, item in _items(document) for template in _found(item, top)]
+    """Every pod template of a document, including those in the items of a List."""
+    return [template for top, item in _items(document) for template in _find(item, top)]
 
 
 @dataclass(frozen=True, slots=True)
-class Misplaced:
-    """An annotation of ours where no pod gets it, and the templates that it may have been meant for."""
+class MisplacedAnnotation:
+    """One of our annotations in a place that no pod inherits, and the templates that it may be meant for."""
 
     place: Place
     name: str
@@ -103,22 +101,17 @@ class Misplaced:
     templates: tuple[Template, ...]
 
 
-def find_misplaced(document: Any) -> list[Misplaced]:
+def find_misplaced(document: Any) -> list[MisplacedAnnotation]:
     """Annotations on the Job instead of its template, or among the labels."""
     return [
-        Misplaced((*top, *place), name, value, templates)
+        MisplacedAnnotation((*top, *place), name, value, templates)
         for top, item in _items(document)
-        if (templates := tuple(_found(item, top)))
+        if (templates := tuple(_find(item, top)))
         for place, mapping in _named(item, ("annotations", "labels"))
         if (*top, *place) not in {template.annotations_place for template in templates}
         for name, value in mapping.items()
         if isinstance(name, str) and name.startswith(PREFIX) and name not in DESCRIBES_NOTHING
     ]
-
-
-def show(place: Place) -> str:
-    """`spec.tasks[0].template`"""
-    return "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in place).removeprefix(".")
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:
@@ -136,7 +129,7 @@ def _items(document: Any) -> Iterator[tuple[Place, Mapping[str, Any]]]:
     yield (), document
 
 
-def _found(item: Mapping[str, Any], top: Place) -> list[Template]:
+def _find(item: Mapping[str, Any], top: Place) -> list[Template]:
     return _pod(item, top) or _patches(item, top) or list(_templates(item, top))
 
 
@@ -168,7 +161,7 @@ def _templates(item: Mapping[str, Any], top: Place) -> Iterator[Template]:
 
 
 def _patches(item: Mapping[str, Any], top: Place) -> list[Template]:
-    """Of a TrainJob: the patch of the node's pods; where there is none, the place of one."""
+    """A TrainJob's patch of its node pods; if there is none, the place for a new one."""
     if item.get("kind") != "TrainJob":
         return []
     resources = _mapping(_mapping(_mapping(item.get("spec")).get("trainer")).get("resourcesPerNode"))
@@ -181,11 +174,11 @@ def _patches(item: Mapping[str, Any], top: Place) -> list[Template]:
     ]
     if found:
         return found[:1]
-    beside = {
+    required = {
         (*top, "spec", "runtimePatches", 0, "manager"): "vramcast.dev/annotate",
         (*top, *_NEW_PATCH[:8], "name"): _TRAIN_JOB_ROLE,
     }
-    return [_template(item, "", (*top, *_NEW_PATCH), {}, spec=spec, names_scheduler=False, beside=beside)]
+    return [_template(item, "", (*top, *_NEW_PATCH), {}, spec=spec, names_scheduler=False, required=required)]
 
 
 def _patches_nodes(content: Mapping[str, Any], role: str) -> bool:
@@ -196,7 +189,7 @@ def _patches_nodes(content: Mapping[str, Any], role: str) -> bool:
 
 
 def _matches(value: Any, steps: list[str], place: Place = (), role: str = "") -> Iterator[tuple[Place, str, Any]]:
-    """(place, role, what is there) for everything that the steps lead to."""
+    """(place, role, value) of everything that matches the steps."""
     if not steps:
         yield place, role, value
         return
@@ -212,7 +205,7 @@ def _matches(value: Any, steps: list[str], place: Place = (), role: str = "") ->
 
 
 def _named(value: Any, names: tuple[str, ...], place: Place = ()) -> Iterator[tuple[Place, Mapping[str, Any]]]:
-    """Every mapping of one of these names, however deep."""
+    """Every mapping with one of these names, at any depth."""
     entries: Iterator[tuple[str | int, Any]] = iter(())
     if isinstance(value, Mapping):
         if place and place[-1] in names:
