@@ -1,4 +1,4 @@
-"""The release at work: the rendered configuration drives the real kube-scheduler, with the chart's own rights."""
+"""The rendered configuration drives the real kube-scheduler, with the rights that the chart grants."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def nothing_was_forbidden(*replicas: Replica) -> None:
 
 
 def play_kubelet(api: Api, name: str) -> str:
-    """Waits until the pod is bound, then ends it as its container would. The node that it was bound to."""
+    """Waits until the pod is bound, then ends it as its container would. Returns its node."""
 
     def node() -> str | None:
         try:
@@ -59,7 +59,7 @@ def test_an_upgrade_and_a_rollback_in_a_burst_lose_no_promise(
     started: list[Replica] = list(running)
 
     def roll_out(revision: str) -> None:
-        """As the Deployment does with maxSurge 1 and maxUnavailable 0: a new one is ready before an old one goes."""
+        """As the Deployment does with maxSurge 1 and maxUnavailable 0: a new pod is ready before an old one stops."""
         for number, old in enumerate(list(running)):
             fresh = new_replica(f"vramcast-{revision}-{number}").start()
             old.stop()

@@ -1,35 +1,26 @@
-"""Alert rules and metrics, judged by promtool: the rules fire when they should, and the names are as they should be."""
+"""promtool checks the alert rules and the names of the metrics."""
 
 from __future__ import annotations
 
 import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
 import yaml
 
 from tests.api.client import Client
-from tests.controlplane.binaries import built_binaries
 from tests.fakes import new_fake_service, sharing_node
+from tests.rules.promtool import ALERTS, promtool
 from tests.test_metrics_contract import outcome
 from vramcast.settings import load_settings
 from vramcast.task.run_status import Ending
 
 pytestmark = pytest.mark.e2e
 
-ALERTS = Path(__file__).parents[2] / "helm/vramcast/files/alerts.yaml"
 CASES = Path(__file__).parent / "alerts_test.yaml"
 
 
-def promtool(*arguments: str, directory: Path, text: str = "") -> str:
-    command = [str(built_binaries().promtool), *arguments]
-    done = subprocess.run(command, cwd=directory, input=text, capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout + done.stderr
-
-
-def test_the_rules_are_rules(tmp_path: Path) -> None:
+def test_the_rules_are_valid(tmp_path: Path) -> None:
     shutil.copy(ALERTS, tmp_path)
     promtool("check", "rules", "--lint=all", "--lint-fatal", "alerts.yaml", directory=tmp_path)
 
@@ -46,7 +37,7 @@ def test_every_alert_has_a_case() -> None:
     assert {name for name in names if name not in text} == set()
 
 
-def test_the_metrics_pass_promtools_own_check(tmp_path: Path) -> None:
+def test_the_metrics_follow_prometheus_conventions(tmp_path: Path) -> None:
     settings = load_settings({"detail_metrics": True}, {})
     service = new_fake_service([sharing_node("a", 1)], settings=settings)
     for ending in Ending:
