@@ -177,7 +177,7 @@ def test_all_mistakes_come_at_once_each_with_the_place_where_it_stands(config: P
         f"{config}: bind_workers: '0': Input should be greater than or equal to 1",
         f"{config}: tls_cert_file: '/nowhere.crt': Path does not point to a file",
         f"{config}: hold_ttl_second: there is no such setting; did you mean hold_ttl_seconds?",
-        "tls_cert_file and tls_key_file go together: give both or neither",
+        "tls_cert_file and tls_key_file go together: set both or neither",
     }
     assert set(told) == expected
     assert len(told) == len(expected)
@@ -252,7 +252,7 @@ def test_a_file_that_is_not_there_is_named() -> None:
 
 def test_telemetry_has_one_source() -> None:
     told = mistakes({"prometheus_url": "http://p:9090", "dcgm_urls": "http://d:9400"})
-    assert told == ["prometheus_url and dcgm_urls are two ways to the same samples: give one"]
+    assert told == ["prometheus_url and dcgm_urls are two sources of the same samples: set only one"]
 
 
 @pytest.mark.parametrize(
@@ -273,9 +273,9 @@ def test_what_would_be_asked_wrongly_is_refused_at_the_start(name: str, value: s
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        ({"cert"}, "tls_cert_file and tls_key_file go together: give both or neither"),
-        ({"key"}, "tls_cert_file and tls_key_file go together: give both or neither"),
-        ({"key", "client_ca"}, "tls_cert_file and tls_key_file go together: give both or neither"),
+        ({"cert"}, "tls_cert_file and tls_key_file go together: set both or neither"),
+        ({"key"}, "tls_cert_file and tls_key_file go together: set both or neither"),
+        ({"key", "client_ca"}, "tls_cert_file and tls_key_file go together: set both or neither"),
         ({"client_ca"}, "tls_client_ca_file needs tls_cert_file and tls_key_file"),
     ],
 )

@@ -1,4 +1,7 @@
-"""Settings: from the environment (`VRAMCAST_...`) or a YAML file, checked all at once before anything starts."""
+"""Settings from flags, the environment (`VRAMCAST_...`) and a YAML file; all mistakes are reported at once.
+
+Not pydantic-settings: it forgets which source a value came from, and would replace only the ten lines that merge them.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ CONFIG_VARIABLE = "VRAMCAST_CONFIG"
 
 
 class InvalidSettings(InvalidInput):
-    """Every wrong setting, one a line."""
+    """Every mistake, one per line."""
 
 
 class UndescribedPolicy(StrEnum):
@@ -61,126 +64,131 @@ class LogLevel(StrEnum):
 
 
 class Settings(BaseModel):
-    """The defaults are promises: the README's table is made from them, and a test holds both together."""
+    """docs/settings.md is generated from these fields; a test pins the defaults."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    host: str = Field("127.0.0.1", description="address to listen on; the extender's verbs authenticate nobody")
-    port: int = Field(8888, ge=1, le=65535, description="port to listen on")
-    metrics_host: str = Field("127.0.0.1", description="address of the port for metrics and probes")
-    metrics_port: int | None = Field(
-        None, ge=1, le=65535, description="a second port that answers /metrics, /healthz and /readyz and nothing else"
+    host: str = Field(
+        "127.0.0.1", description="address to listen on; only TLS client certificates authenticate callers"
     )
-    cluster: FilePath | None = Field(None, description="a static cluster file instead of Kubernetes")
+    port: int = Field(8888, ge=1, le=65535, description="port to listen on")
+    metrics_host: str = Field("127.0.0.1", description="address of `metrics_port`")
+    metrics_port: int | None = Field(
+        None, ge=1, le=65535, description="a second port that serves only /metrics, /healthz and /readyz"
+    )
+    cluster: FilePath | None = Field(None, description="a static cluster file to use instead of Kubernetes")
     undescribed: UndescribedPolicy = Field(
-        UndescribedPolicy.PASS, description="what becomes of pods whose annotations cannot be used: pass or reject"
+        UndescribedPolicy.PASS,
+        description="pods with invalid annotations: pass (schedule without a forecast) or reject",
     )
     leader_lease: str | None = Field(
         None,
         pattern="^[^/]+/[^/]+$",
-        description="namespace/name of the Lease of the kube-scheduler beside: promise only while that one leads",
+        description="namespace/name of the Lease of this replica's kube-scheduler: decide only while that one leads",
     )
     leader_identity: str | None = Field(
-        None, description="how the holder of that Lease begins: the kube-scheduler's host name; none: this host's"
+        None, description="start of the holder name in that Lease: the kube-scheduler's host name; none: this host's"
     )
-    default_oom_risk: float = Field(0.05, ge=0.0001, le=0.5, description="risk for pods that name none")
+    default_oom_risk: float = Field(
+        0.05, ge=0.0001, le=0.5, description="OOM risk for pods without `vramcast.dev/max-oom-risk`"
+    )
     artifact: str = Field(
-        "builtin", description="the trained forecast: builtin, a directory, or physics for the prior alone"
+        "builtin", description="the trained model: builtin, a directory, or physics (no trained model)"
     )
     physics_if_unusable: bool = Field(
-        False, description="true: an artifact that cannot be used is passed over, and physics forecasts alone"
+        False, description="true: if the artifact cannot be loaded, forecast with physics instead of exiting"
     )
     calibration: CalibrationMode = Field(
         CalibrationMode.LEARN,
-        description="bounds by this cluster's runs: learn, frozen (apply, learn no more) or off (the artifact's alone)",
+        description="adjust bounds to this cluster's runs: learn, frozen (apply, but stop learning) or off",
     )
     calibration_config_map: str | None = Field(
         None,
         pattern="^[^/]+/[^/]+$",
-        description="namespace/name of the ConfigMap that keeps what was learned; none: a restart forgets it",
+        description="namespace/name of the ConfigMap that stores learned state; none: it is lost on restart",
     )
     calibration_save_seconds: float = Field(
-        5.0, ge=0.1, le=3600, description="how often what was learned is written there at most"
+        5.0, ge=0.1, le=3600, description="shortest interval between writes to that ConfigMap"
     )
     candidate_artifact: str | None = Field(
         None,
-        description="directory of an artifact that is tried in the shadow of the active one; it is watched",
+        description="directory of a candidate model to compare with the active one; reloaded when it changes",
     )
     candidate_promotion: Promotion = Field(
-        Promotion.MANUAL, description="auto: a candidate that was no worse takes over; manual: that is only told"
+        Promotion.MANUAL, description="auto: a candidate that is no worse becomes active; manual: only report it"
     )
     candidate_outcomes: int = Field(
-        100, ge=20, le=200, description="outcomes that both must have forecast before a candidate is judged"
+        100, ge=20, le=200, description="outcomes forecast by both models before the candidate is judged"
     )
-    candidate_check_seconds: float = Field(30.0, ge=1, le=3600, description="how often to look at that directory")
-    hold_ttl_seconds: float = Field(30.0, gt=0, le=3600, description="how long a filtered pod holds room at most")
+    candidate_check_seconds: float = Field(30.0, ge=1, le=3600, description="how often to check that directory")
+    hold_ttl_seconds: float = Field(30.0, gt=0, le=3600, description="longest time that a filtered pod holds room")
     hold_wait_seconds: float = Field(
-        0.1, ge=0, le=1.0, description="how long filter waits for holds to settle; far below the httpTimeout"
+        0.1, ge=0, le=1.0, description="how long filter waits for other pods' holds to end; keep far below httpTimeout"
     )
     unconfirmed_ttl_seconds: float = Field(
-        65.0, ge=5, le=3600, description="how long a bind without an answer counts; above the API server's own limit"
+        65.0, ge=5, le=3600, description="how long an unconfirmed bind keeps its room; above the API server's timeout"
     )
     stale_after_seconds: float = Field(
-        60.0, ge=1, le=3600, description="without news from the API server for this long, no promise is made"
+        60.0, ge=1, le=3600, description="stop deciding after this long without a sign of life from the API server"
     )
     requeue_interval_seconds: float = Field(
-        1.0, ge=0, le=300, description="how often to look for unschedulable pods that would fit now; 0: never"
+        1.0, ge=0, le=300, description="how often to requeue unschedulable pods that would fit now; 0: never"
     )
-    most_nodes_offered: int = Field(
-        100, ge=0, description="of the nodes that fit, so many of the best go back to the scheduler; 0: all of them"
-    )
+    most_nodes_offered: int = Field(100, ge=0, description="how many of the best fitting nodes filter returns; 0: all")
     node_cache_capable: bool = Field(
-        True, description="true: bodies with whole Nodes are simulations (cluster-autoscaler) and hold nothing"
+        True, description="true: a request with whole Nodes is a simulation (cluster-autoscaler) and holds nothing"
     )
-    bind_deadline_seconds: float = Field(1.5, gt=0, le=30, description="for one bind with its retries")
-    bind_workers: int = Field(16, ge=1, le=256, description="binds written at the same time")
-    max_body_mib: int = Field(64, ge=1, le=1024, description="larger request bodies are refused")
+    bind_deadline_seconds: float = Field(1.5, gt=0, le=30, description="timeout of one bind, retries included")
+    bind_workers: int = Field(16, ge=1, le=256, description="concurrent binds")
+    max_body_mib: int = Field(64, ge=1, le=1024, description="largest accepted request body")
     tls_cert_file: FilePath | None = Field(None, description="serve over TLS with this certificate")
-    tls_key_file: FilePath | None = Field(None, description="its key")
-    tls_client_ca_file: FilePath | None = Field(None, description="and only for clients with a certificate of this CA")
-    mode: Mode = Field(
-        Mode.DECIDE, description="decide, or observe: forecast and measure everything, keep no pod from any node"
-    )
+    tls_key_file: FilePath | None = Field(None, description="key of that certificate")
+    tls_client_ca_file: FilePath | None = Field(None, description="require client certificates signed by this CA")
+    mode: Mode = Field(Mode.DECIDE, description="decide, or observe: forecast and measure, but filter out no node")
     prometheus_url: str | None = Field(
         None,
         pattern="^https?://[^/]+",
-        description="a Prometheus that scrapes the GPUs' exporters: telemetry, live and past",
+        description="a Prometheus that scrapes the GPU exporters: live and past telemetry",
     )
-    prometheus_token_file: FilePath | None = Field(None, description="a bearer token for it, read again every time")
+    prometheus_token_file: FilePath | None = Field(
+        None, description="bearer token for Prometheus; re-read on every poll"
+    )
     prometheus_ca_file: FilePath | None = Field(
-        None, description="the CA that signed its certificate; none: the system's"
+        None, description="CA of Prometheus' certificate; none: the system's CAs"
     )
     prometheus_selector: str = Field(
-        "", pattern="^[^{}]*$", description='more matchers for its series, such as cluster="a"'
+        "", pattern="^[^{}]*$", description='extra label matchers for every query, such as cluster="a"'
     )
     dcgm_urls: str | None = Field(
         None,
         pattern=r"^https?://[^/,\s]+[^,\s]*(,https?://[^/,\s]+[^,\s]*)*$",
-        description="dcgm-exporters to scrape where no Prometheus does, by commas; a name stands for all its addresses",
+        description="dcgm-exporters to scrape without Prometheus, comma-separated; a name means all its addresses",
     )
     telemetry_interval_seconds: float = Field(15.0, ge=0.1, le=600, description="how often to poll telemetry")
-    telemetry_timeout_seconds: float = Field(10.0, gt=0, le=300, description="for one look")
+    telemetry_timeout_seconds: float = Field(10.0, gt=0, le=300, description="timeout of one poll")
     telemetry_stale_seconds: float = Field(
-        120.0, ge=1, le=3600, description="older samples say nothing about now: promises alone decide"
+        120.0, ge=1, le=3600, description="ignore older samples and decide by promises alone"
     )
     telemetry_lag_seconds: float = Field(
         30.0,
         ge=0,
         le=600,
-        description="how much older than its time a value may be: dcgm-exporter's collection interval",
+        description="how far a sample may lag behind its timestamp: dcgm-exporter's collection interval",
     )
     telemetry_history_hours: float = Field(
-        24.0, ge=0, le=720, description="how far back runs are read from Prometheus after a restart"
+        24.0, ge=0, le=720, description="how far back to read runs from Prometheus after a restart"
     )
     telemetry_memory_metric: str = Field(
-        _EXPORTER.memory, pattern=r"^[a-zA-Z_:][\w:]*$", description="GPU memory in use"
+        _EXPORTER.memory, pattern=r"^[a-zA-Z_:][\w:]*$", description="metric of GPU memory in use"
     )
-    telemetry_memory_unit: Unit = Field(Unit.MIB, description="its unit: MiB or bytes")
+    telemetry_memory_unit: Unit = Field(Unit.MIB, description="unit of that metric: MiB or bytes")
     telemetry_utilization_metric: str = Field(
-        _EXPORTER.utilization, pattern=r"^([a-zA-Z_:][\w:]*)?$", description="GPU utilization; empty: not measured"
+        _EXPORTER.utilization,
+        pattern=r"^([a-zA-Z_:][\w:]*)?$",
+        description="metric of GPU utilization; empty: not measured",
     )
     telemetry_node_labels: str = Field(
-        ",".join(_NAMES.node), pattern=_LIST, description="labels that may name the node, the first one that is there"
+        ",".join(_NAMES.node), pattern=_LIST, description="labels that may name the node; the first present one counts"
     )
     telemetry_pod_labels: str = Field(",".join(_NAMES.pod), pattern=_LIST, description="the same for the pod")
     telemetry_namespace_labels: str = Field(
@@ -188,23 +196,25 @@ class Settings(BaseModel):
     )
     telemetry_pod_values: PodValues = Field(
         PodValues.AUTO,
-        description="what a series with a pod's name shows: pod (its own memory), gpu (the whole GPU's), or auto",
+        description="what a series with a pod label measures: pod (the pod's memory), gpu (the whole GPU), or auto",
     )
     records_kept: int = Field(
-        2000, ge=0, le=100_000, description="measured runs kept in memory for `vramcast export-records`; 0: none"
+        2000, ge=0, le=100_000, description="measured runs to keep in memory for `vramcast export-records`; 0: none"
     )
-    min_run_seconds: float = Field(60.0, ge=0, le=86400, description="shorter runs are not measured, unless by an OOM")
+    min_run_seconds: float = Field(60.0, ge=0, le=86400, description="ignore shorter runs, unless they end in an OOM")
     oom_exit_codes: str = Field(
         "",
         pattern=r"^(\d{1,3}(,\d{1,3})*)?$",
-        description="exit codes by which jobs say that GPU memory did not suffice",
+        description="exit codes that jobs use for running out of GPU memory, comma-separated",
     )
     detail_metrics: bool = Field(
-        False, description="true: also gauges for every pod (predicted, observed) and every GPU (room, promises)"
+        False, description="true: also export gauges per pod (predicted, observed) and per GPU (room, promises)"
     )
     log_format: LogFormat = Field(LogFormat.AUTO, description="auto: console on a terminal, json elsewhere")
     log_level: LogLevel = Field(LogLevel.INFO, description="debug, info, warning or error")
-    shutdown_grace_seconds: float = Field(10.0, ge=0, le=300, description="for requests under way at SIGTERM")
+    shutdown_grace_seconds: float = Field(
+        10.0, ge=0, le=300, description="how long to wait at SIGTERM for requests in progress"
+    )
 
     @property
     def oom_codes(self) -> frozenset[int]:
@@ -220,15 +230,15 @@ class Settings(BaseModel):
 
     @field_validator("*", mode="before")
     @classmethod
-    def _a_flag_is_no_number(cls, value: Any, info: ValidationInfo) -> Any:
-        """YAML reads `port: on` as true, and Python would take that for 1."""
+    def _boolean_is_no_number(cls, value: Any, info: ValidationInfo) -> Any:
+        """YAML reads `port: on` as true, which pydantic would accept as 1."""
         if isinstance(value, bool) and cls.model_fields[str(info.field_name)].annotation is not bool:
             raise ValueError("expected a value, not true or false")
         return value
 
 
 def load_settings(flags: dict[str, Any], environ: dict[str, str] | None = None) -> Settings:
-    """Flags over environment over file. Raises InvalidSettings with every mistake, each with where it stands."""
+    """Flags override the environment, which overrides the file. Raises InvalidSettings with every mistake's source."""
     environment = dict(os.environ if environ is None else environ)
     flags = {name: value for name, value in flags.items() if value is not None}
     config = flags.pop("config", None) or environment.get(CONFIG_VARIABLE)
@@ -253,7 +263,7 @@ def load_settings(flags: dict[str, Any], environ: dict[str, str] | None = None) 
 def _read_file(path: Path) -> dict[str, Any]:
     try:
         document = yaml.safe_load(path.read_text())
-    except (OSError, yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: no text, or no such date
+    except (OSError, yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: not UTF-8, or an invalid date
         raise InvalidSettings(f"{path}: cannot be read as YAML: {error}") from None
     if document is None:
         return {}
@@ -263,22 +273,20 @@ def _read_file(path: Path) -> dict[str, Any]:
 
 
 def _read_environment(environment: dict[str, str]) -> dict[str, str]:
-    """Kubernetes adds VRAMCAST_PORT=tcp://... for a Service of our name: that is its variable, not our setting."""
-    found = {
-        name: environment[ENV_PREFIX + name.upper()]
-        for name in Settings.model_fields
-        if ENV_PREFIX + name.upper() in environment
+    """Skips VRAMCAST_PORT=tcp://..., which Kubernetes sets for a Service called vramcast."""
+    variables = {name: ENV_PREFIX + name.upper() for name in Settings.model_fields}
+    return {
+        name: environment[variable]
+        for name, variable in variables.items()
+        if variable in environment and not (name == "port" and _is_service_link(variable, environment[variable]))
     }
-    if _is_service_link(ENV_PREFIX + "PORT", found.get("port", "")):
-        del found["port"]
-    return found
 
 
 def _tls_mistakes(values: dict[str, Any]) -> list[str]:
-    """Beside the model, not in it: pydantic looks at pairs only once every single setting is right."""
+    """Not a model validator, because pydantic runs those only if every single setting is valid."""
     cert, key, client_ca = (values.get(f"tls_{name}_file") for name in ("cert", "key", "client_ca"))
     if (cert is None) != (key is None):
-        return ["tls_cert_file and tls_key_file go together: give both or neither"]
+        return ["tls_cert_file and tls_key_file go together: set both or neither"]
     if client_ca is not None and cert is None:
         return ["tls_client_ca_file needs tls_cert_file and tls_key_file"]
     return []
@@ -286,12 +294,12 @@ def _tls_mistakes(values: dict[str, Any]) -> list[str]:
 
 def _telemetry_mistakes(values: dict[str, Any]) -> list[str]:
     if values.get("prometheus_url") and values.get("dcgm_urls"):
-        return ["prometheus_url and dcgm_urls are two ways to the same samples: give one"]
+        return ["prometheus_url and dcgm_urls are two sources of the same samples: set only one"]
     return []
 
 
 def unknown_variables(environment: dict[str, str]) -> list[str]:
-    """Variables that look like settings and are none: worth a warning, not a refusal."""
+    """Variables with our prefix that are not settings. Callers warn about them."""
     known = {ENV_PREFIX + name.upper() for name in Settings.model_fields} | {CONFIG_VARIABLE}
     return sorted(
         name
@@ -301,7 +309,7 @@ def unknown_variables(environment: dict[str, str]) -> list[str]:
 
 
 def _is_service_link(name: str, value: str) -> bool:
-    """What Kubernetes adds for every Service whose name begins like ours."""
+    """Kubernetes sets such variables for every Service whose name starts with vramcast."""
     return "_SERVICE_" in name or "_PORT_" in name or (name.endswith("_PORT") and "://" in value)
 
 
