@@ -1,4 +1,4 @@
-"""A real Kubernetes control plane for tests and benchmarks. See plane.py for where to begin."""
+"""A real Kubernetes control plane for tests and benchmarks. Start reading at plane.py."""
 
 from .api import Api, ApiError
 from .binaries import Binaries, BuildError, built_binaries

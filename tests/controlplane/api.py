@@ -1,6 +1,6 @@
-"""A thin, fast API client for tests: raw JSON over a few keep-alive connections, thousands of objects.
+"""A thin API client for tests: raw JSON over a few keep-alive connections, fast enough for thousands of objects.
 
-Not the client under test: whatever the service misreads, this one must not misread with it.
+The tests do not use the service's client, because both would share its mistakes.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ JSON = "application/json"
 
 
 class ApiError(RuntimeError):
-    """The API server said no; `status` is the HTTP code and `reason` its machine-readable word."""
+    """The API server refused; `status` is the HTTP code and `reason` the one in the response."""
 
     def __init__(self, method: str, path: str, status: int, body: bytes) -> None:
         try:
@@ -39,7 +39,7 @@ class ApiError(RuntimeError):
 
 
 class Api:
-    """Requests as one user. Safe to share between threads; close it when done."""
+    """Requests as one user. Thread-safe. Close it when done."""
 
     def __init__(self, url: str, token: str, ca_pem: str, connections: int = 8) -> None:
         self.url = url
@@ -57,7 +57,7 @@ class Api:
         return cls(cluster["server"], user["token"], ca_pem, connections)
 
     def new_pool(self, connections: int) -> urllib3.PoolManager:
-        """Connections of their own with the same trust: a watch must not take one from the requests."""
+        """A separate pool with the same TLS settings, so that a watch does not occupy a connection for requests."""
         return urllib3.PoolManager(
             maxsize=connections, block=True, ssl_context=self._tls, headers=self._headers, retries=False
         )
@@ -104,14 +104,14 @@ class Api:
         return self.request("PATCH", path, body, content_type=MERGE_PATCH)
 
     def ready(self) -> bool:
-        """Whether the server answers and has finished starting."""
+        """Whether the server has finished starting."""
         try:
             return bool(self._pool.request("GET", f"{self.url}/readyz", timeout=2.0).status == 200)
         except urllib3.exceptions.HTTPError:
             return False
 
     def in_parallel(self, function: Callable[[T], R], items: Iterable[T]) -> list[R]:
-        """Results in the order of the items; the first failure is raised."""
+        """The results in the order of the items. Raises the first failure."""
         return list(self._workers.map(function, items))
 
     # --- nodes
@@ -156,7 +156,7 @@ class Api:
         return self.patch(f"{_pods_path(namespace)}/{name}/status", patch)
 
     def finish_pod(self, name: str, phase: str = "Succeeded", namespace: str = "default") -> Json:
-        """Ends the pod as its containers would: it stays as an object and uses nothing any more."""
+        """Ends the pod as if its containers had exited: the object remains and holds no resources."""
         return self.patch_pod_status(name, {"status": {"phase": phase}}, namespace)
 
     def delete_pod(self, name: str, namespace: str = "default", grace_seconds: int = 0) -> None:
@@ -169,7 +169,7 @@ class Api:
     def bind(
         self, name: str, node: str, annotations: Mapping[str, str] | None = None, namespace: str = "default"
     ) -> None:
-        """What a scheduler does last; for tests that play the scheduler or an unmanaged process themselves."""
+        """Binds as a scheduler does. For tests that play the scheduler or an unmanaged process."""
         binding = {
             "apiVersion": "v1",
             "kind": "Binding",
@@ -179,14 +179,14 @@ class Api:
         self.request("POST", f"{_pods_path(namespace)}/{name}/binding", binding)
 
     def clear(self) -> None:
-        """Deletes every pod and node, so that one control plane serves many tests."""
+        """Deletes every pod and node, so that many tests can share one control plane."""
         self.in_parallel(lambda pod: self._delete(_pod_path(pod)), self.pods())
         self.in_parallel(lambda node: self._delete(f"/api/v1/nodes/{node['metadata']['name']}"), self.nodes())
 
     # --- events
 
     def events(self, namespace: str = "default", about: str | None = None) -> list[Json]:
-        """Core events, those about one object if named."""
+        """Core events; with `about`, only those of that object."""
         selector = f"involvedObject.name={about}" if about else ""
         return self._items(f"/api/v1/namespaces/{namespace}/events", fieldSelector=selector)
 

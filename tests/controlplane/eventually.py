@@ -1,4 +1,4 @@
-"""The one way a test waits: poll until it holds, or fail at a deadline saying what was seen last."""
+"""The only way that tests wait: poll until a condition holds, or fail at a deadline with the last result."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""What happened to pods and nodes, in order, and whether vramcast kept its promise at every moment of it.
+"""The changes of pods and nodes in order, and a check that no GPU was ever overcommitted.
 
-An independent judge: it imports nothing of vramcast and reads only what the API server recorded. Its one
-rule is the product's one promise: on a shared GPU the reservations of the pods bound to it never add up to
-more than the GPU has.
+The check is independent: it imports nothing from vramcast and reads only what the API server recorded. Its main
+rule is vramcast's promise: the reservations of the pods bound to a shared GPU never add up to more memory than
+the GPU has.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Change(Enum):
 
 @dataclass(frozen=True, slots=True)
 class NodeState:
-    """What one version of a node says about its GPUs."""
+    """The GPUs of one version of a node."""
 
     name: str
     uid: str
@@ -67,7 +67,7 @@ class NodeState:
 
 @dataclass(frozen=True, slots=True)
 class PodState:
-    """What one version of a pod says about where it runs and what it holds."""
+    """Where one version of a pod runs and what it holds."""
 
     namespace: str
     name: str
@@ -104,7 +104,7 @@ class PodState:
 
     @property
     def holds_memory(self) -> bool:
-        """Bound and not over: a pod that is being deleted still runs until it is gone."""
+        """Bound and not finished. A pod that is being deleted runs until its object is gone."""
         return self.node is not None and self.phase not in ("Succeeded", "Failed")
 
     @property
@@ -113,7 +113,7 @@ class PodState:
 
     @property
     def asked_bytes(self) -> int | None:
-        """What the pod asked for per GPU; None if it asked for nothing, or for nonsense."""
+        """The memory per GPU that the pod asked for; None without a valid amount."""
         try:
             return quantity(self.annotations["gpu-memory"])
         except (KeyError, ValueError):
@@ -124,7 +124,7 @@ class PodState:
 
 
 def _number(text: str | None, otherwise: int) -> int:
-    """Tests write nonsense on purpose: the judge reads it as if it were not there."""
+    """Some tests write invalid values on purpose. They count as missing."""
     return int(text) if text is not None and text.isdecimal() else otherwise
 
 
@@ -136,23 +136,23 @@ def _whole_gpus(container: Json) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One change, at the place in etcd's single order of writes that its revision gives it."""
+    """One change. Its revision is its position in etcd's total order of writes."""
 
     revision: int
     change: Change
     state: NodeState | PodState
     seen_at: float = 0.0  # monotonic seconds, when the recorder received it
-    after_gap: bool = False  # found by listing again: what lies between it and the event before is not known
+    after_gap: bool = False  # from a new list: the changes between the previous event and this one are unknown
 
 
 class Fault(Enum):
-    OVERCOMMIT = "more promised than the GPU has"
-    SHRUNK = "the node changed to less than is promised on it"
+    OVERCOMMIT = "promises exceed the GPU's memory"
+    SHRUNK = "the node shrank below the promises on it"
     MISSING_ANNOTATION = "bound without an assignment"
-    BAD_ANNOTATION = "the assignment makes no sense"
-    UNDER_RESERVED = "less reserved than asked for"
-    WRONG_NODE = "a shared pod on a node that does not share"
-    MIXED = "a whole-GPU pod on a node that shares"
+    BAD_ANNOTATION = "invalid assignment"
+    UNDER_RESERVED = "reservation below the request"
+    WRONG_NODE = "a shared pod on a node that does not share its GPUs"
+    MIXED = "a whole-GPU pod on a node that shares its GPUs"
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +168,7 @@ class Violation:
 
 @dataclass(slots=True)
 class Cluster:
-    """The state after some prefix of the history; `apply` moves it on and returns what that broke."""
+    """The state after a prefix of the history. `apply` adds an event and returns the rules that it broke."""
 
     nodes: dict[str, NodeState] = field(default_factory=dict)
     pods: dict[str, PodState] = field(default_factory=dict)  # by UID
@@ -221,7 +221,7 @@ class Cluster:
                 fault,
                 revision,
                 f"node {node.name} GPU {index}",
-                f"{promised} bytes promised, {node.gpu_bytes if index < node.gpu_count else 0} there, by "
+                f"{promised} bytes promised of {node.gpu_bytes if index < node.gpu_count else 0}, by "
                 + ", ".join(sorted(str(pod) for pod in self.pods_on(node.name) if index in _indices(pod))),
             )
             for index, promised in sorted(self.promised_bytes(node.name).items())
@@ -234,7 +234,7 @@ class Cluster:
         return [pod for pod in self.pods.values() if pod.node == node and pod.holds_memory]
 
     def promised_bytes(self, node: str) -> dict[int, int]:
-        """Per GPU index, what the pods bound to the node have reserved."""
+        """Per GPU index, the reservations of the pods bound to the node."""
         promised: dict[int, int] = {}
         for pod in self.pods_on(node):
             for index in _indices(pod):
@@ -242,23 +242,23 @@ class Cluster:
         return promised
 
     def room_bytes(self, node: str) -> list[int]:
-        """Per GPU of a sharing node, what is not reserved."""
+        """Per GPU of a sharing node, the memory that is not reserved."""
         facts = self.nodes[node]
         promised = self.promised_bytes(node)
         return [facts.gpu_bytes - promised.get(index, 0) for index in range(facts.gpu_count)]
 
     def pending(self) -> list[PodState]:
-        """Pods that wait for a node."""
+        """Pods without a node."""
         return [pod for pod in self.pods.values() if pod.node is None and not pod.deleting]
 
     def pending_that_fit(
         self,
         need_bytes: Callable[[PodState], int | None] = lambda pod: pod.asked_bytes,
     ) -> dict[str, list[str]]:
-        """Pending shared pods ("namespace/name") and the nodes with enough GPUs with room for them now.
+        """Pending shared pods ("namespace/name") and the nodes that have room for them now.
 
-        `need_bytes` gives the need per GPU (by default what the pod asked for; a pod with None is passed
-        over): a test that knows the service adds a driver's reserve adds it here.
+        `need_bytes` is the need per GPU, by default the pod's request; pods with None are skipped. Tests with a
+        driver reserve add it here.
         """
         waiting = [(pod, need_bytes(pod)) for pod in self.pending() if pod.shared]
         rooms = {name: self.room_bytes(name) for name, node in self.nodes.items() if node.sharing}
@@ -273,7 +273,7 @@ class Cluster:
 
 
 def _same_claim(before: PodState, after: PodState) -> bool:
-    """Most updates of a bound pod are status; only a change of its claim can break something."""
+    """Most updates of a bound pod are status. Only a change of its claim can break a rule."""
     return (
         before.holds_memory
         and before.node == after.node
@@ -293,11 +293,11 @@ def _assignment_faults(pod: PodState, node: NodeState | None) -> Iterable[tuple[
     if reserved <= 0:
         yield Fault.BAD_ANNOTATION, f"reserved-memory {pod.annotations['reserved-memory']!r}"
     elif pod.asked_bytes is not None and reserved < pod.asked_bytes:
-        yield Fault.UNDER_RESERVED, f"{reserved} bytes reserved, {pod.asked_bytes} asked for"
+        yield Fault.UNDER_RESERVED, f"{reserved} bytes reserved, {pod.asked_bytes} requested"
 
 
 def _indices(pod: PodState) -> Sequence[int]:
-    """The GPUs a pod holds; nonsense holds none, and is a fault of its own."""
+    """The GPUs that a pod holds. An invalid value holds none; `_assignment_faults` reports it."""
     parts = pod.annotations.get("gpu-indices", "").split(",")
     return [int(part) for part in parts] if all(part.isdecimal() for part in parts) else []
 
@@ -311,13 +311,13 @@ def _reserved(pod: PodState) -> int:
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """Everything that was recorded, in etcd's order."""
+    """All recorded events, in etcd's order."""
 
     events: Sequence[Event]
 
     @classmethod
     def of(cls, events: Iterable[Event]) -> History:
-        # Nodes and pods come over separate watches; the revision puts them back into one order.
+        # Nodes and pods arrive on separate watches. Their revisions share one order.
         return cls(sorted(events, key=lambda event: event.revision))
 
     def violations(self) -> list[Violation]:
@@ -341,7 +341,7 @@ class History:
         return list(bound.values())
 
     def assert_sound(self, ignoring: Iterable[Fault] = ()) -> None:
-        passed_over = set(ignoring)
-        broken = [violation for violation in self.violations() if violation.fault not in passed_over]
+        ignored = set(ignoring)
+        broken = [violation for violation in self.violations() if violation.fault not in ignored]
         shown = "\n".join(str(violation) for violation in broken[:20])
         assert not broken, f"{len(broken)} violations in {len(self.events)} events:\n{shown}"

@@ -1,4 +1,4 @@
-"""Manifests of GPU nodes, as GPU Feature Discovery labels them, and of pods that want GPUs."""
+"""Manifests of nodes, labelled as by GPU Feature Discovery, and of pods that ask for GPUs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SHARING_LABEL = f"{PREFIX}gpu-sharing"
 
 @dataclass(frozen=True, slots=True)
 class GpuProduct:
-    """One card, in the words of its labels."""
+    """One GPU product, as its labels describe it."""
 
     product: str
     memory_mib: int
@@ -30,7 +30,7 @@ T4 = GpuProduct("Tesla-T4", 15_360, "turing")
 
 @dataclass(frozen=True, slots=True)
 class MigProfile:
-    """One kind of slice: its profile name and what the labels say of a slice's memory."""
+    """A MIG profile and the memory that the labels give for a slice."""
 
     name: str
     memory_mib: int
@@ -41,19 +41,19 @@ MIG_3G_40GB = MigProfile("3g.40gb", 40_192)
 
 
 def sharing_node(name: str, gpu: GpuProduct = A100, count: int = 8, **more: Any) -> Json:
-    """GPUs that vramcast hands out by memory. No device plugin counts them: no `nvidia.com/gpu`."""
+    """GPUs that vramcast shares by memory. No device plugin runs, so there is no `nvidia.com/gpu`."""
     labels = {**_gpu_labels(gpu, count), SHARING_LABEL: "true", **more.pop("labels", {})}
     return _node(name, labels, {}, **more)
 
 
 def whole_gpu_node(name: str, gpu: GpuProduct = A100, count: int = 8, **more: Any) -> Json:
-    """GPUs that the device plugin hands out one by one."""
+    """GPUs that the device plugin allocates whole."""
     labels = {**_gpu_labels(gpu, count), **more.pop("labels", {})}
     return _node(name, labels, {"nvidia.com/gpu": str(count)}, **more)
 
 
 def time_sliced_node(name: str, gpu: GpuProduct = A100, count: int = 8, replicas: int = 4, **more: Any) -> Json:
-    """Every GPU is offered `replicas` times and the kubelet picks which one a pod gets."""
+    """The device plugin advertises every GPU `replicas` times, and the kubelet picks the GPU of a pod."""
     labels = _gpu_labels(gpu, count)
     labels |= {
         "nvidia.com/gpu.product": f"{gpu.product}-SHARED",
@@ -70,7 +70,7 @@ def mig_single_node(
     profile: MigProfile = MIG_1G_10GB,
     **more: Any,
 ) -> Json:
-    """All GPUs cut alike: the slices are presented as if they were the GPUs."""
+    """All GPUs are partitioned alike, and the slices are advertised as GPUs."""
     labels = _gpu_labels(gpu, slices)
     labels |= {
         "nvidia.com/gpu.product": f"{gpu.product}-MIG-{profile.name}",
@@ -87,7 +87,7 @@ def mig_mixed_node(
     slices: Mapping[MigProfile, int] | None = None,
     **more: Any,
 ) -> Json:
-    """GPUs cut into different slices, each kind a resource of its own; `count` GPUs are left uncut."""
+    """GPUs partitioned differently: every profile is a resource, and `count` GPUs are whole."""
     labels = _gpu_labels(gpu, count) | {"nvidia.com/mig.strategy": "mixed"}
     resources = {"nvidia.com/gpu": str(count)}
     for profile, number in (slices or {MIG_1G_10GB: 7}).items():
@@ -116,10 +116,10 @@ def pod(
     labels: Mapping[str, str] | None = None,
     **spec: Any,
 ) -> Json:
-    """A pod of one container. Annotation keys without a "/" get vramcast's prefix; `spec` adds fields."""
+    """A pod with one container. Annotation keys without a "/" get vramcast's prefix; `spec` adds fields."""
     keys = {key if "/" in key else PREFIX + key: value for key, value in (annotations or {}).items()}
     asked = {"cpu": "10m", "memory": "16Mi", **(resources or {})}
-    # Extended resources cannot be overcommitted: the API server wants them as limits.
+    # Extended resources cannot be overcommitted, so the API server requires limits.
     limits = {key: value for key, value in asked.items() if "/" in key}
     return {
         "apiVersion": "v1",
@@ -152,7 +152,7 @@ def shared_pod(
     annotations: Mapping[str, str] | None = None,
     **more: Any,
 ) -> Json:
-    """A pod that may sit beside others on `gpus` GPUs; without `gpu_memory` its need must be forecast."""
+    """A pod that may share each of its `gpus` GPUs. Without `gpu_memory` its need must be forecast."""
     keys = {"share": "true"}
     if gpu_memory is not None:
         keys["gpu-memory"] = gpu_memory
@@ -199,6 +199,6 @@ def _node(
             "annotations": fields.pop("annotations", {}),
         },
         "spec": fields.pop("spec", {}),
-        # KWOK adds the conditions and keeps the amounts it finds.
+        # KWOK adds the conditions and keeps these amounts.
         "status": {"capacity": amounts, "allocatable": amounts, **fields.pop("status", {})},
     }

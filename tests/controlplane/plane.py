@@ -1,7 +1,7 @@
 """A real control plane on loopback: etcd, kube-apiserver, KWOK and any number of kube-schedulers.
 
-Everything lives in one temporary directory and ends with the test run. The API server keeps its port and
-etcd its data across restarts, so that "the API server was away for a while" is a thing a test can do.
+Everything lives in one temporary directory and ends with the test run. Across restarts the API server keeps its
+port and etcd its data, so tests can take the API server away for a while.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from .eventually import eventually
 from .processes import Process, ProcessError, free_port
 from .scheduler import Scheduler
 
-_SCHEDULER_USER = "system:kube-scheduler"  # the API server's own bootstrap roles are bound to this name
+_SCHEDULER_USER = "system:kube-scheduler"  # the API server's bootstrap roles are bound to this name
 START_SECONDS = 60.0
 
 
@@ -67,7 +67,7 @@ class ControlPlane:
         self._write_credentials()
         self.etcd.start()
         self.apiserver.start()
-        # The server makes its certificate first of all; clients need it before they can ask for readiness.
+        # Clients need the server's certificate before they can ask whether it is ready.
         self._await(self.apiserver, self._certificate.exists, "its certificate")
         self._write_kubeconfig("admin", self._tokens["admin"])
         self._write_kubeconfig(_SCHEDULER_USER, self._tokens[_SCHEDULER_USER])
@@ -79,8 +79,8 @@ class ControlPlane:
     def stop(self) -> None:
         for process in (*self.schedulers, self.kwok):
             process.terminate(grace_seconds=1.0)
-        # Before etcd: an API server that has lost its storage drains for minutes. Its watches would keep an
-        # orderly shutdown waiting too, and nothing that it could still save outlives the directory.
+        # Before etcd: without its storage the API server drains for minutes. One second is enough, because open
+        # watches delay a graceful shutdown and the data is deleted anyway.
         self.apiserver.terminate(grace_seconds=1.0)
         self.etcd.terminate(grace_seconds=1.0)
         if self._api is not None:
@@ -114,22 +114,22 @@ class ControlPlane:
             raise RuntimeError(f"kubectl {' '.join(arguments)}: {done.stderr.strip()}")
         return done.stdout
 
-    # --- things that go wrong
+    # --- failures
 
     def restart_apiserver(self) -> None:
-        """Kills it and starts it again on the same port and data; returns when it is ready."""
+        """Kills it, starts it again with the same port and data, and waits until it is ready."""
         self.apiserver.kill()
         self.start_apiserver()
 
     def start_apiserver(self) -> None:
-        """After `apiserver.kill()`: for a test that wants to do something while it is away."""
+        """Starts it after `apiserver.kill()`, for tests that do something in between."""
         self.apiserver.start()
         self._await(self.apiserver, self.api.ready, "readiness")
 
     # --- schedulers
 
     def scheduler(self, config: Mapping[str, Any] | None = None) -> Scheduler:
-        """Starts one more kube-scheduler; `config` is a KubeSchedulerConfiguration (see scheduler.py)."""
+        """Starts another kube-scheduler; `config` is a KubeSchedulerConfiguration (see scheduler.py)."""
         name = f"kube-scheduler-{next(self._scheduler_numbers)}"
         scheduler = Scheduler(
             name,
@@ -146,10 +146,10 @@ class ControlPlane:
     # --- users
 
     def kubeconfig_for(self, user: str, roles: Path | Sequence[Json] = (), namespace: str = "default") -> Path:
-        """A kubeconfig for a service account that may do exactly what `roles` allow.
+        """A kubeconfig for a service account that has exactly the rights in `roles`.
 
-        `roles` is a YAML file (say, a rendered chart template) or objects; the ClusterRoles and Roles in it
-        are created and bound to the account, anything else in it is passed over.
+        `roles` is a YAML file, such as a rendered chart template, or a list of objects. Its ClusterRoles and Roles
+        are created and bound to the account; other kinds are ignored.
         """
         path = self._kubeconfig_path(user)
         if user == "admin" or path.exists():
@@ -188,7 +188,7 @@ class ControlPlane:
 
     @property
     def _certificate(self) -> Path:
-        # Self-signed, followed by the authority that signed it: the file serves as the clients' trust.
+        # The file also contains the CA that signed the certificate, so clients can trust it.
         return self._subdirectory("certificates") / "apiserver.crt"
 
     def _write_credentials(self) -> None:
@@ -230,7 +230,7 @@ class ControlPlane:
             f"--initial-advertise-peer-urls={peer}",
             f"--initial-cluster=default={peer}",
             "--log-level=warn",
-            "--unsafe-no-fsync",  # the data need not survive the machine
+            "--unsafe-no-fsync",  # nobody needs the data after a crash
         ]
 
     def _apiserver_command(self) -> list[str]:
@@ -247,8 +247,8 @@ class ControlPlane:
             "--service-account-issuer=https://kubernetes.default.svc",
             "--service-cluster-ip-range=10.96.0.0/16",
             "--authorization-mode=RBAC",
-            # Both wait for a controller manager, which is not there: one for the default service account of
-            # a namespace, the other for somebody who takes the not-ready taint off new nodes.
+            # Both rely on a controller manager, which does not run here: one needs the default service account of
+            # every namespace, the other adds a not-ready taint that nothing would remove.
             "--disable-admission-plugins=ServiceAccount,TaintNodesByCondition",
             "--profiling=false",
         ]
@@ -259,7 +259,7 @@ class ControlPlane:
             f"--kubeconfig={self.kubeconfig}",
             *(f"--config={stage}" for stage in self.binaries.kwok_stages),
             "--manage-all-nodes=true",
-            # No controller manager reads the leases; a thousand nodes renewing them would be all the load.
+            # No controller manager reads the leases, and a thousand nodes renewing them is a heavy load.
             "--node-lease-duration-seconds=0",
         ]
 
@@ -293,9 +293,11 @@ class ControlPlane:
 
 
 def new_ec_private_key() -> str:
-    """A P-256 key in PEM. SEC 1 lets the public half be left out, so random bytes in a frame are enough and
-    the tests need neither openssl nor a cryptography package."""
-    scalar = bytes([secrets.randbelow(0x7F) + 1]) + secrets.token_bytes(31)  # surely below the curve's order
+    """A P-256 key in PEM, made without openssl or a cryptography package.
+
+    The public key is optional in SEC 1, so the file is a random number in a fixed frame.
+    """
+    scalar = bytes([secrets.randbelow(0x7F) + 1]) + secrets.token_bytes(31)  # always below the curve's order
     prime256v1 = bytes.fromhex("a00a06082a8648ce3d030107")
     der = bytes.fromhex("3031020101") + b"\x04\x20" + scalar + prime256v1
     body = base64.b64encode(der).decode()

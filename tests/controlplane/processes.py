@@ -1,4 +1,4 @@
-"""Child processes that never outlive the test run and whose logs can be shown when something fails."""
+"""Child processes that never outlive the test run, and whose logs are shown when something fails."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ _PR_SET_PDEATHSIG = 1
 _CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
-# The kernel sends the death signal when the *thread* that forked ends, not the process. One thread that lives
-# as long as the interpreter does all the forking, so that a test may restart a process from any thread.
+# The kernel sends the parent-death signal when the *thread* that forked ends. So one thread, which lives as long as
+# the interpreter, does all the forking, and tests may restart a process from any thread.
 _SPAWNER = ThreadPoolExecutor(max_workers=1, thread_name_prefix="spawner")
 
 
 class ProcessError(RuntimeError):
-    """A process of the control plane ended or stayed unready; the message carries the end of its log."""
+    """A process ended or did not become ready; the message includes the end of its log."""
 
 
 class Process:
-    """One program, started again at will with the same arguments and appending to the same log."""
+    """A program that can be restarted with the same arguments. All its runs append to one log."""
 
     def __init__(
         self, name: str, command: Sequence[str], log: Path, environment: Mapping[str, str] | None = None
@@ -41,7 +41,7 @@ class Process:
 
     def start(self) -> None:
         if self.alive:
-            raise RuntimeError(f"{self.name} is running already")
+            raise RuntimeError(f"{self.name} is already running")
         self._paused = False
         self._popen = _SPAWNER.submit(self._spawn).result()
 
@@ -50,7 +50,7 @@ class Process:
 
         def die_with_parent() -> None:
             _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-            if os.getppid() != parent:  # it died before the line above
+            if os.getppid() != parent:  # the parent died before the line above
                 os._exit(1)
 
         with self.log.open("ab") as log:
@@ -60,9 +60,9 @@ class Process:
                 stdout=log,
                 stderr=log,
                 env=self._environment,
-                # A group of its own: ctrl-C must reach only the test run, which then stops us in order.
+                # In its own process group, so that ctrl-C reaches only the test run, which then stops it.
                 process_group=0,
-                preexec_fn=die_with_parent,  # noqa: PLW1509 -- two system calls, no lock
+                preexec_fn=die_with_parent,  # noqa: PLW1509 -- two system calls, no locks
             )
 
     @property
@@ -81,7 +81,7 @@ class Process:
             raise ProcessError(f"{self.name} ended with code {code}\n{self.log_tail()}")
 
     def pause(self) -> None:
-        """Stops it where it stands: connections stay open and nothing answers, as in a network partition."""
+        """SIGSTOP: connections stay open and nothing answers, as in a network partition."""
         self._signal(signal.SIGSTOP)
         self._paused = True
 
@@ -90,13 +90,13 @@ class Process:
         self._paused = False
 
     def kill(self) -> None:
-        """The crash: no chance to say goodbye."""
+        """SIGKILL, as in a crash."""
         if self._popen is not None and self.alive:
             self._popen.kill()
             self._popen.wait()
 
     def terminate(self, grace_seconds: float = 5.0) -> None:
-        """The orderly end; whoever ignores it is killed after the grace period."""
+        """SIGTERM, then SIGKILL after the grace period."""
         if self._popen is None or not self.alive:
             return
         if self._paused:
@@ -108,7 +108,7 @@ class Process:
             self.kill()
 
     def cpu_seconds(self) -> float:
-        """User and system time so far, all threads."""
+        """User and system time of all threads."""
         fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / _CLOCK_TICKS
 
@@ -127,10 +127,10 @@ class Process:
 
 
 def free_port() -> int:
-    """A loopback port nobody listens on.
+    """A loopback port that nothing listens on.
 
-    Below the kernel's ephemeral range: an outgoing connection could otherwise take the port of a server that
-    a test stops and starts again.
+    It is below the ephemeral range. Otherwise an outgoing connection could take the port of a server that a test
+    restarts.
     """
     for _ in range(200):
         port = random.SystemRandom().randrange(20_000, 32_000)

@@ -1,7 +1,7 @@
-"""Watches pods and nodes into a History, through API server restarts and expired revisions.
+"""Records the changes of pods and nodes, across API server restarts and expired revisions.
 
-Three levels of recovery, each with its own function: `_follow_forever` outlives a server that is away,
-`_list` starts over after an expired revision, `_watch_once` reads one stream.
+One function per level of recovery: `_follow_forever` retries while the server is away, `_list` starts over after an
+expired revision, `_watch_once` reads one stream.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ RECONNECT_SECONDS = 0.1
 
 
 class _ExpiredError(Exception):
-    """The server no longer has the revision that we want to go on from."""
+    """The server no longer has the revision to resume from."""
 
 
 class _BrokenStreamError(Exception):
@@ -31,7 +31,7 @@ class _BrokenStreamError(Exception):
 
 
 class Recorder:
-    """Records from `start` (or entering the context) until `stop`. Threads of its own, the test's client."""
+    """Records between `start` and `stop`, or inside a `with` block, in its own threads."""
 
     def __init__(self, api: Api, from_revision: str | None = None) -> None:
         self._streams = (
@@ -55,13 +55,13 @@ class Recorder:
             stream.stop()
 
     def history(self) -> History:
-        """What was recorded so far; see `sync` for "everything until now"."""
+        """The events recorded so far. `sync` waits for everything that has happened."""
         for stream in self._streams:
             stream.raise_failure()
         return History.of(event for stream in self._streams for event in list(stream.events))
 
     def sync(self, timeout_seconds: float = 15.0) -> History:
-        """The history up to at least this moment: waits until the watches have shown what a list shows."""
+        """The history up to now: waits until the watches have delivered what a list shows."""
         for stream in self._streams:
             stream.catch_up(timeout_seconds)
         return self.history()
@@ -93,7 +93,7 @@ class _Stream:
 
     def start(self) -> None:
         if self._revision is None:
-            self._list(None)  # in the caller's thread: recording has begun when start returns
+            self._list(None)  # in the caller's thread, so that nothing is missed after start returns
         self._thread.start()
 
     def stop(self) -> None:
@@ -120,7 +120,7 @@ class _Stream:
             departed = all(uid in wanted or revision > moment for uid, revision in known.items())
             return arrived and departed
 
-        # A listed object may be deleted again before its turn comes: then the next list will agree.
+        # A listed object may be deleted before the watch delivers it. The next list no longer has it.
         deadline = time.monotonic() + timeout_seconds
         try:
             eventually(caught_up, min(timeout_seconds, 2.0), f"the recorder catches up on {self._path}")
@@ -134,7 +134,7 @@ class _Stream:
     def _run(self) -> None:
         try:
             self._follow_forever()
-        except BaseException as error:  # shown by the test that asks for the history
+        except BaseException as error:  # raised in the test that reads the history
             self._failure = error
 
     def _follow_forever(self) -> None:
@@ -148,11 +148,11 @@ class _Stream:
             except _ExpiredError:
                 expired = True
             except (urllib3.exceptions.HTTPError, OSError, ApiError, orjson.JSONDecodeError, _BrokenStreamError):
-                # Away, starting, or cut off in the middle of a line; the last revision tells where to go on.
+                # Away, starting, or cut off in the middle of a line. The last revision is where to resume.
                 self._stopping.wait(RECONNECT_SECONDS)
 
     def _list(self, gap_start: int | None) -> None:
-        """Records how the list differs from what is known; `gap_start` is the last revision seen before."""
+        """Records the differences between a new list and the known state; `gap_start` is the last revision seen."""
         listed = self._api.get(self._path)
         present = {item["metadata"]["uid"] for item in listed["items"]}
         for uid in set(self._known) - present:
@@ -205,8 +205,8 @@ class _Stream:
     ) -> None:
         place = revision
         if gap_start is not None and _releases(change, state):
-            # When in the gap the memory became free is not known. Any later place than the first could
-            # come after a pod that was rightly given that memory, and accuse it.
+            # The memory became free somewhere in the gap. Assume its start: at any later position, a pod that
+            # rightly got the memory in the meantime would look like an overcommit.
             place = gap_start
         self.events.append(Event(place, change, state, time.monotonic(), gap_start is not None))
         if change is Change.DELETED:
@@ -227,7 +227,7 @@ def _lines(response: urllib3.BaseHTTPResponse) -> Iterator[bytes]:
 
 
 def _shut_down(response: urllib3.BaseHTTPResponse) -> None:
-    """Wakes the thread that blocks on the response; it may have ended by itself meanwhile."""
+    """Wakes the thread that blocks on the response, which may already have ended."""
     try:
         response.shutdown()
     except (ValueError, RuntimeError, OSError):

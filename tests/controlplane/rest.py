@@ -1,4 +1,4 @@
-"""When a burst is over: nobody waits who could have a GPU."""
+"""The end of a burst: no pending pod has a GPU with room."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from .recorder import Recorder
 
 
 def await_rest(recorder: Recorder, reserve_bytes: int, timeout_seconds: float) -> History:
-    """Until no pending pod has a GPU with room. `reserve_bytes`: what the driver keeps on each GPU."""
+    """Waits until no pending pod has a GPU with room. `reserve_bytes` is the driver's reserve on each GPU."""
 
     def at_rest() -> History | None:
         history = recorder.sync()

@@ -1,4 +1,4 @@
-"""kube-scheduler as one process of the control plane, and the configurations that tests give it."""
+"""kube-scheduler as a process of the control plane, and its configurations in tests."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def scheduler_config(
         "apiVersion": "kubescheduler.config.k8s.io/v1",
         "kind": "KubeSchedulerConfiguration",
         "leaderElection": {"leaderElect": False},
-        # The default of 50 requests a second would throttle the scheduler's own binds and events.
+        # The default of 50 requests per second would throttle the scheduler's binds and events.
         "clientConnection": {"qps": queries_per_second, "burst": int(queries_per_second)},
         "profiles": [
             {"schedulerName": name, "percentageOfNodesToScore": percentage_of_nodes_to_score},
@@ -53,7 +53,7 @@ def extender(
 
 
 class Scheduler(Process):
-    """A kube-scheduler without leader election, so that several may run side by side."""
+    """A kube-scheduler without leader election, so that several can run at once."""
 
     def __init__(
         self, name: str, program: Path, directory: Path, kubeconfig: Path, config: Mapping[str, Any] | None
@@ -77,14 +77,14 @@ class Scheduler(Process):
             f"--secure-port={self.url.rpartition(':')[2]}",
             "--bind-address=127.0.0.1",
             f"--cert-dir={directory}",
-            # Its metrics are for the test alone: asking the API server who reads them would only cost time.
+            # Only tests read its metrics, so there is no need to ask the API server who does.
             "--authentication-skip-lookup=true",
             "--authorization-always-allow-paths=/healthz,/livez,/readyz,/metrics",
             "--v=2",
         ]
 
     def ready(self) -> bool:
-        """Its caches are filled: what is created now will be scheduled with full sight."""
+        """Whether its caches are synced, so that it sees the whole cluster from now on."""
         if not self._certificate.exists():
             return False
         try:
@@ -93,7 +93,7 @@ class Scheduler(Process):
             return False
 
     def metrics(self) -> str:
-        """Its Prometheus text."""
+        """Its metrics in Prometheus' text format."""
         return self._get("/metrics").data.decode()
 
     def terminate(self, grace_seconds: float = 5.0) -> None:

@@ -1,4 +1,4 @@
-"""The control plane itself: it starts, schedules, survives restarts, and leaves nothing behind."""
+"""The control plane starts, schedules, survives restarts, and leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -52,11 +52,11 @@ def test_the_scheduler_places_a_pod_and_kwok_runs_it(api: Api) -> None:
     assert api.pod("web")["spec"]["nodeName"] == "gpu-0"
 
 
-def test_the_server_says_which_version_it_is(plane: ControlPlane) -> None:
+def test_the_server_reports_its_version(plane: ControlPlane) -> None:
     assert plane.api.get("/version")["gitVersion"] == "v1.36.3"
 
 
-def test_a_named_user_may_do_what_its_role_allows_and_no_more(plane: ControlPlane) -> None:
+def test_a_user_has_exactly_the_rights_of_its_role(plane: ControlPlane) -> None:
     with Api.from_kubeconfig(plane.kubeconfig_for("reader", [NODE_READER])) as reader:
         assert reader.nodes() == []
         with pytest.raises(ApiError, match="cannot list resource") as refused:
@@ -64,14 +64,14 @@ def test_a_named_user_may_do_what_its_role_allows_and_no_more(plane: ControlPlan
     assert refused.value.status == 403
 
 
-def test_annotations_of_a_binding_land_on_the_pod(api: Api) -> None:
+def test_annotations_of_a_binding_are_copied_to_the_pod(api: Api) -> None:
     api.create_nodes([sharing_node("gpu-0")])
     api.create_pod(shared_pod("task", scheduler="nobody"))
     api.bind("task", "gpu-0", {"vramcast.dev/gpu-indices": "3"})
     assert api.pod("task")["metadata"]["annotations"]["vramcast.dev/gpu-indices"] == "3"
 
 
-def test_the_recorder_sees_the_whole_life_of_a_pod(api: Api) -> None:
+def test_the_recorder_sees_every_phase_of_a_pod(api: Api) -> None:
     with Recorder(api) as recorder:
         api.create_nodes([cpu_node("n")])
         api.create_pod(pod("task"))
@@ -90,16 +90,16 @@ def test_the_recorder_and_the_scheduler_survive_a_restart_of_the_api_server(plan
         api.create_pod(pod("before"))
         plane.restart_apiserver()
         api.create_pod(pod("after"))
-        # Both: a bind that the crash cut off is tried again after a back-off.
+        # Both, because the scheduler retries a bind that the crash interrupted.
         eventually(lambda: phase(api, "before") == phase(api, "after") == "Running", timeout_seconds=30)
         history = recorder.sync()
     assert {event.state.name for event in history.bindings()} == {"before", "after"}
 
 
-def test_a_recorder_that_begins_with_an_expired_revision_starts_over(plane: ControlPlane, api: Api) -> None:
+def test_a_recorder_lists_again_after_an_expired_revision(plane: ControlPlane, api: Api) -> None:
     before = api.get("/api/v1/nodes")["metadata"]["resourceVersion"]
     api.create_nodes([cpu_node("n")])
-    plane.restart_apiserver()  # its watch cache begins anew: older revisions are answered with 410
+    plane.restart_apiserver()  # its watch cache starts empty, so older revisions get a 410
     with Recorder(api, from_revision=before) as recorder:
         history = recorder.sync()
     assert [event.state.name for event in history.events if event.after_gap] == ["n"]
@@ -125,7 +125,7 @@ def test_no_process_outlives_a_test_run_that_is_killed() -> None:
 
 
 def _runs(pid: str) -> bool:
-    """Exists and is no zombie: who reaps orphans in a container may take its time."""
+    """Exists and is no zombie: in a container, init may reap orphans late."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:

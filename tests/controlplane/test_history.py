@@ -1,4 +1,4 @@
-"""The judge is judged: it must see every kind of broken promise, and none where there is none."""
+"""The check of the history finds every kind of fault, and none in a sound history."""
 
 from __future__ import annotations
 
@@ -59,12 +59,12 @@ def bound(
     [("0", 0), ("1500", 1500), ("1k", 1000), ("1Ki", 1024), ("1.5Gi", 3 * GIB // 2), ("2G", 2 * 10**9),
      ("1e3", 1000), ("12E2", 1200), ("1500m", 2), ("1Ei", 2**60)],
 )  # fmt: skip
-def test_quantities_are_read_as_kubernetes_reads_them(text: str, units: int) -> None:
+def test_quantities_are_parsed_as_kubernetes_does(text: str, units: int) -> None:
     assert quantity(text) == units
 
 
 @pytest.mark.parametrize("text", ["", "Gi", "1GiB", "1 Gi", "one"])
-def test_nonsense_is_no_quantity(text: str) -> None:
+def test_other_text_is_not_a_quantity(text: str) -> None:
     with pytest.raises(ValueError, match="not a Kubernetes quantity"):
         quantity(text)
 
@@ -78,7 +78,7 @@ def test_one_byte_too_many_is_an_overcommit() -> None:
     assert faults(node_event(1, T4_NODE), bound(2, "a"), bound(3, "b", over, asked="1")) == [Fault.OVERCOMMIT]
 
 
-def test_an_overcommit_that_lasted_one_event_is_found_afterwards() -> None:
+def test_an_overcommit_is_found_even_if_it_lasted_one_event() -> None:
     gone = bound(4, "a")
     events = [
         node_event(1, T4_NODE),
@@ -95,7 +95,7 @@ def test_the_message_names_the_gpu_the_sum_and_the_pods() -> None:
         assert part in str(violation)
 
 
-def test_different_gpus_of_a_node_are_counted_apart() -> None:
+def test_the_gpus_of_a_node_are_counted_separately() -> None:
     assert faults(node_event(1, T4_NODE), bound(2, "a", indices="0"), bound(3, "b", indices="1")) == []
 
 
@@ -131,7 +131,7 @@ def test_revisions_order_the_events_of_both_watches() -> None:
 @pytest.mark.parametrize(
     "written", [{}, {"gpu_indices": "0"}, {"reserved_memory": "8Gi"}], ids=["none", "indices", "memory"]
 )
-def test_a_bound_shared_pod_needs_its_whole_assignment(written: dict[str, str]) -> None:
+def test_a_bound_shared_pod_needs_a_complete_assignment(written: dict[str, str]) -> None:
     event = pod_event(2, shared_pod("a", "8Gi"), "t4", **written)
     assert faults(node_event(1, T4_NODE), event) == [Fault.MISSING_ANNOTATION]
 
@@ -139,12 +139,12 @@ def test_a_bound_shared_pod_needs_its_whole_assignment(written: dict[str, str]) 
 @pytest.mark.parametrize(
     ("indices", "gpus"), [("0,1", 1), ("0", 2), ("0,0", 2), ("x", 1), ("", 1), ("-1", 1), ("0, 1", 2)]
 )
-def test_indices_must_be_as_many_distinct_gpus_as_asked_for(indices: str, gpus: int) -> None:
+def test_indices_must_name_as_many_distinct_gpus_as_requested(indices: str, gpus: int) -> None:
     event = bound(2, "a", indices=indices, gpus=gpus)
     assert Fault.BAD_ANNOTATION in faults(node_event(1, T4_NODE), event)
 
 
-def test_a_gpu_that_the_node_does_not_have_is_a_fault() -> None:
+def test_the_index_of_a_missing_gpu_is_a_fault() -> None:
     assert set(faults(node_event(1, T4_NODE), bound(2, "a", indices="2"))) == {
         Fault.BAD_ANNOTATION,
         Fault.OVERCOMMIT,
@@ -152,11 +152,11 @@ def test_a_gpu_that_the_node_does_not_have_is_a_fault() -> None:
 
 
 @pytest.mark.parametrize("reserved", ["0", "-1Gi", "plenty"])
-def test_a_reservation_must_be_an_amount(reserved: str) -> None:
+def test_a_reservation_must_be_a_positive_amount(reserved: str) -> None:
     assert faults(node_event(1, T4_NODE), bound(2, "a", reserved)) == [Fault.BAD_ANNOTATION]
 
 
-def test_reserving_less_than_asked_for_is_a_fault() -> None:
+def test_reserving_less_than_requested_is_a_fault() -> None:
     assert faults(node_event(1, T4_NODE), bound(2, "a", "7Gi", asked="8Gi")) == [Fault.UNDER_RESERVED]
 
 
@@ -165,15 +165,15 @@ def test_shared_pods_belong_on_sharing_nodes() -> None:
     assert faults(node_event(1, plain), bound(2, "a")) == [Fault.WRONG_NODE]
 
 
-def test_whole_gpu_pods_belong_elsewhere() -> None:
+def test_whole_gpu_pods_do_not_belong_on_sharing_nodes() -> None:
     assert faults(node_event(1, T4_NODE), pod_event(2, whole_gpu_pod("whole"), "t4")) == [Fault.MIXED]
 
 
-def test_pods_that_ask_for_no_gpu_are_nobodys_business() -> None:
+def test_pods_without_gpus_are_ignored() -> None:
     assert faults(node_event(1, T4_NODE), pod_event(2, pod("web"), "t4")) == []
 
 
-def test_a_status_update_reports_nothing_twice() -> None:
+def test_a_status_update_does_not_repeat_a_fault() -> None:
     again = pod_event(4, shared_pod("b", "8Gi"), "t4", phase="Running", reserved_memory="8Gi", gpu_indices="0")
     assert faults(node_event(1, T4_NODE), bound(2, "a"), bound(3, "b"), again) == [Fault.OVERCOMMIT]
 
@@ -182,7 +182,7 @@ def test_a_reservation_that_grows_after_binding_is_checked_again() -> None:
     assert faults(node_event(1, T4_NODE), bound(2, "a"), bound(3, "a", "16Gi")) == [Fault.OVERCOMMIT]
 
 
-def test_a_node_that_shrinks_under_its_pods_is_told_apart_from_an_overcommit() -> None:
+def test_a_node_that_shrinks_below_its_promises_is_not_an_overcommit() -> None:
     smaller = sharing_node("t4", T4, count=1)
     events = [
         node_event(1, T4_NODE),
@@ -193,12 +193,12 @@ def test_a_node_that_shrinks_under_its_pods_is_told_apart_from_an_overcommit() -
     History.of(events).assert_sound(ignoring=[Fault.SHRUNK])
 
 
-def test_assert_sound_fails_with_what_was_found() -> None:
+def test_assert_sound_shows_the_violations() -> None:
     with pytest.raises(AssertionError, match="2 violations in 4 events"):
         History.of([node_event(1, T4_NODE), bound(2, "a"), bound(3, "b"), bound(4, "c")]).assert_sound()
 
 
-def test_pending_pods_that_fit_are_named_with_their_nodes() -> None:
+def test_pending_pods_that_fit_are_listed_with_their_nodes() -> None:
     events = [
         node_event(1, T4_NODE),
         node_event(2, sharing_node("big", A100, count=1)),
@@ -224,13 +224,13 @@ def test_pending_pods_that_fit_are_named_with_their_nodes() -> None:
     }
 
 
-def test_bindings_are_each_pods_first_bound_event() -> None:
+def test_bindings_are_the_first_bound_event_of_each_pod() -> None:
     history = History.of([pod_event(1, shared_pod("a", "8Gi")), bound(2, "a"), bound(3, "b"), bound(4, "a")])
     assert [event.revision for event in history.bindings()] == [2, 3]
 
 
 @given(st.lists(st.tuples(st.integers(0, 1), st.integers(1, 16)), min_size=1, max_size=12, unique_by=lambda p: p[1]))
-def test_an_overcommit_is_reported_if_and_only_if_some_sum_exceeds_the_gpu(
+def test_an_overcommit_is_reported_exactly_if_a_sum_exceeds_the_gpu(
     placements: list[tuple[int, int]],
 ) -> None:
     events = [

@@ -1,4 +1,4 @@
-"""What the recorder makes of a gap in its sight, which a restarted API server always leaves."""
+"""How the recorder handles the gap that a restart of the API server leaves."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Json = dict[str, Any]
 
 
 class ScriptedLists:
-    """Answers each list with the next of the given ones."""
+    """Answers every list with the next scripted one."""
 
     def __init__(self, *answers: Json) -> None:
         self._answers = list(answers)
@@ -50,19 +50,19 @@ def faults_across_gap(before: Json, after: Json, gap_start: int) -> list[Fault]:
 
 
 @pytest.mark.parametrize("others", [(), (bound("old", 14, 10, "Succeeded"),)], ids=["deleted", "finished"])
-def test_memory_that_became_free_in_a_gap_may_have_been_given_away_in_it(others: tuple[Json, ...]) -> None:
+def test_memory_released_in_a_gap_may_have_been_reassigned_in_it(others: tuple[Json, ...]) -> None:
     before = listing(5, bound("old", 4, 10))
     after = listing(15, bound("new", 12, 10), *others)
     assert faults_across_gap(before, after, gap_start=5) == []
 
 
-def test_an_overcommit_that_still_stands_after_a_gap_is_found() -> None:
+def test_an_overcommit_that_persists_after_a_gap_is_found() -> None:
     before = listing(5, bound("old", 4, 10))
     after = listing(15, bound("old", 4, 10), bound("new", 12, 10))
     assert faults_across_gap(before, after, gap_start=5) == [Fault.OVERCOMMIT]
 
 
-def test_what_a_list_repeats_is_recorded_once() -> None:
+def test_a_repeated_list_is_recorded_once() -> None:
     again = listing(5, bound("old", 4, 10))
     stream = _Stream(cast(Api, ScriptedLists(again, again)), "/pods", PodState.of, None)
     stream._list(None)
