@@ -90,19 +90,6 @@ def test_alerts_and_dashboard_ask_for_metrics_that_there_are() -> None:
     assert asked <= metric_names()
 
 
-def alerts() -> list[dict[str, Any]]:
-    document = yaml.safe_load((CHART / "files/alerts.yaml").read_text())
-    return [rule for group in document["groups"] for rule in group["rules"]]
-
-
-def test_every_alert_says_what_to_do_in_the_docs() -> None:
-    operations = REPOSITORY / "docs/operations.md"
-    sections = set(re.findall(r"^### (Vramcast\w+)$", operations.read_text(), re.MULTILINE))
-    assert sections == {rule["alert"] for rule in alerts()}
-    for rule in alerts():
-        assert f"docs/operations.md#{rule['alert'].lower()}" in rule["annotations"]["description"]
-
-
 def check(path: Path) -> int:
     return run_annotate([path], AnnotateOptions({}), in_place=False, check=True, diff=False)
 
