@@ -17,7 +17,7 @@ from vramcast.cli.records import COLUMNS, Credentials, RecordsUnavailable, fetch
 from vramcast.errors import InvalidInput
 from vramcast.forecast.description import encode_profile
 from vramcast.task.vocabulary import Architecture, Level, Optimizer
-from vramcast.train.records import Outcome, read_records
+from vramcast.train.records import RecordOutcome, read_records
 
 PROFILED = {"share": "true", "profile": encode_profile(traced_cnn()), "batch-size": "16", "optimizer": "sgd"}
 
@@ -46,7 +46,11 @@ def world() -> World:
 def test_what_was_observed_is_read_as_records_of_training(world: World, tmp_path: Path) -> None:
     assert write_records(records_of(world), tmp_path).added == 2
     summary, profiled = read_records(tmp_path)
-    assert (summary.measured_mib, summary.outcome, summary.product) == (3_000.0, Outcome.OK, "NVIDIA-A100-SXM4-40GB")
+    assert (summary.measured_mib, summary.outcome, summary.product) == (
+        3_000.0,
+        RecordOutcome.OK,
+        "NVIDIA-A100-SXM4-40GB",
+    )
     assert (summary.network, summary.task.level) == (None, Level.SUMMARY)
     assert (summary.task.parameters, summary.task.batch_size) == (25_600_000, 64)
     assert summary.utilization[0] == pytest.approx(0.5)
@@ -80,7 +84,7 @@ def test_a_run_that_died_beside_others_is_a_floor_and_one_that_was_stopped_too(t
     run_pod(world, "failed", SUMMARY, 1_500.0, phase="Failed", exit_code=3)
     write_records(records_of(world), tmp_path)
     died, failed = read_records(tmp_path)
-    assert died.outcome is failed.outcome is Outcome.FLOOR
+    assert died.outcome is failed.outcome is RecordOutcome.FLOOR
     assert died.measured_mib >= 3_000.0
     assert failed.measured_mib == 1_500.0
 

@@ -1,4 +1,4 @@
-"""Small networks as profiles, made here."""
+"""Small networks as profiles."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def mlp(width: int = 256, depth: int = 3, classes: int = 10) -> dict[str, Any]:
 
 
 def synthetic_cnn(channels: int = 16, side: int = 32, depth: int = 3, group: str = "uniform") -> dict[str, Any]:
-    """As the dataset has it: elements per layer with the channels multiplied in twice."""
+    """In the dataset's format, where the elements of a layer contain the channels twice."""
     layers: list[list[Any]] = []
     read = 3
     for _ in range(depth):
@@ -38,7 +38,7 @@ def synthetic_cnn(channels: int = 16, side: int = 32, depth: int = 3, group: str
 
 
 def traced_cnn(channels: int = 16, side: int = 32, depth: int = 3, group: str = "resnet") -> dict[str, Any]:
-    """Leaf modules with shapes, and what autograd keeps."""
+    """Leaf modules with shapes, and what autograd saves."""
     layers: list[list[Any]] = []
     read, saved = 3, 0
     for _ in range(depth):

@@ -1,4 +1,4 @@
-"""The allocator written plainly, method by method: what the fast replay is held against."""
+"""A plain implementation of the allocator, to compare the fast replay with."""
 
 from __future__ import annotations
 
@@ -11,22 +11,12 @@ _SMALL_SEGMENT = 2 * MIB
 _LARGE_SEGMENT = 20 * MIB
 _OWN_SEGMENT_FROM = 10 * MIB
 _SEGMENT_GRAIN = 2 * MIB
-# Segments lie far apart, so that blocks of two segments never look like neighbours.
+# Segments are far apart, so that blocks of two segments are never neighbours.
 _SEGMENT_GAP = 1 << 44
 
 
 class CachingAllocator:
-    """Addresses stand for blocks; `reserved_bytes` only grows, as on a GPU with room."""
-
-    __slots__ = (
-        "_blocks",
-        "_free_large",
-        "_free_small",
-        "_next",
-        "active_bytes",
-        "peak_active_bytes",
-        "reserved_bytes",
-    )
+    """Blocks are identified by address. `reserved_bytes` only grows, as on a GPU with free memory."""
 
     def __init__(self) -> None:
         self._free_small: list[tuple[int, int]] = []
@@ -56,8 +46,7 @@ class CachingAllocator:
             self._split(address, block, size, rest, free)
         block[4] = 1
         self.active_bytes += block[0]
-        if self.active_bytes > self.peak_active_bytes:  # noqa: PLR1730  # the hottest line: a call would be a tenth of it
-            self.peak_active_bytes = self.active_bytes
+        self.peak_active_bytes = max(self.peak_active_bytes, self.active_bytes)
         return address
 
     def _split(self, address: int, block: list[int], size: int, rest: int, free: list[tuple[int, int]]) -> None:

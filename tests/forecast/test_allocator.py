@@ -13,20 +13,20 @@ from vramcast.forecast.allocator import MIB, CachingAllocator
     ("size_bytes", "reserved_mib"),
     [(1, 2), (MIB, 2), (MIB + 1, 20), (10 * MIB - 512, 20), (10 * MIB, 10), (11 * MIB, 12), (100 * MIB + 1, 102)],
 )
-def test_a_segment_is_as_large_as_its_first_tensor_demands(size_bytes: int, reserved_mib: int) -> None:
+def test_the_first_tensor_decides_the_size_of_a_segment(size_bytes: int, reserved_mib: int) -> None:
     allocator = CachingAllocator()
     allocator.malloc(size_bytes)
     assert allocator.reserved_bytes == reserved_mib * MIB
 
 
-def test_what_was_freed_is_used_again() -> None:
+def test_freed_blocks_are_reused() -> None:
     allocator = CachingAllocator()
     allocator.free(allocator.malloc(64 * MIB))
     allocator.malloc(64 * MIB)
     assert allocator.reserved_bytes == 64 * MIB
 
 
-def test_neighbours_that_are_free_merge() -> None:
+def test_free_neighbours_merge() -> None:
     allocator = CachingAllocator()
     allocator.free(allocator.malloc(64 * MIB))
     halves = [allocator.malloc(32 * MIB), allocator.malloc(32 * MIB)]
@@ -36,8 +36,8 @@ def test_neighbours_that_are_free_merge() -> None:
     assert allocator.reserved_bytes == 64 * MIB
 
 
-def test_a_cut_block_costs_a_new_segment() -> None:
-    """Fragmentation: 64 MiB are free in all, and not in one piece."""
+def test_a_fragmented_block_costs_a_new_segment() -> None:
+    """After 12 of 64 MiB are taken, the remaining block is too small for 64 MiB."""
     allocator = CachingAllocator()
     allocator.free(allocator.malloc(64 * MIB))
     allocator.malloc(12 * MIB)
@@ -46,7 +46,7 @@ def test_a_cut_block_costs_a_new_segment() -> None:
 
 
 @given(st.lists(st.integers(1, 64 * MIB), min_size=1, max_size=40), st.randoms(use_true_random=False))
-def test_reserved_is_never_less_than_active_and_all_comes_back(sizes: list[int], random: object) -> None:
+def test_reserved_is_never_less_than_active_and_freed_memory_is_reusable(sizes: list[int], random: object) -> None:
     allocator = CachingAllocator()
     addresses = [allocator.malloc(size) for size in sizes]
     assert allocator.reserved_bytes >= allocator.active_bytes >= sum(sizes)

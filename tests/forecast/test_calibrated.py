@@ -6,9 +6,8 @@ from dataclasses import replace
 
 from tests.outcomes.laws import LAWS, finish, runs
 from vramcast.forecast import physics
-from vramcast.forecast.forecaster import PART, CalibratedForecaster
 from vramcast.forecast.forecast import Forecast
-from vramcast.forecast.forecaster import PhysicsForecaster
+from vramcast.forecast.forecaster import PART, CalibratedForecaster, PhysicsForecaster
 from vramcast.names import Product
 from vramcast.outcomes.calibration import Calibrator
 from vramcast.outcomes.outcome import Outcome

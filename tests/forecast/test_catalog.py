@@ -1,4 +1,4 @@
-"""Models by name: found however they are spelled, at any size, and the nearest ones where a name is not known."""
+"""Models by name: found in any spelling, at any size, with suggestions for unknown names."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_a_model_is_found_as_its_source_spells_it(catalog: Catalog, name: str, p
      "hf/clip-", "hf/whisper-", "diffusers/stable-diffusion-", "torchvision/fcn_",
      "torchvision/maskrcnn_", "timm/convnext_"],
 )  # fmt: skip
-def test_every_promised_family_is_there(catalog: Catalog, part: str) -> None:
+def test_every_documented_family_is_in_the_catalog(catalog: Catalog, part: str) -> None:
     assert any(line.name.lower().startswith(part) for line in catalog.lines())
 
 
@@ -70,7 +70,7 @@ def test_every_promised_family_is_there(catalog: Catalog, part: str) -> None:
         ("torchvision/gpt2", "hf/gpt2"),
     ],
 )
-def test_a_name_that_is_not_known_gets_the_nearest_ones(name: str, near: str) -> None:
+def test_an_unknown_name_gets_suggestions(name: str, near: str) -> None:
     with pytest.raises(InvalidTask) as caught:
         forecast(model=name, batch_size="8")
     message = str(caught.value)
@@ -80,11 +80,11 @@ def test_a_name_that_is_not_known_gets_the_nearest_ones(name: str, near: str) ->
     assert "`vramcast profile`" in message
 
 
-def test_the_size_that_was_taken_is_told_as_an_assumption() -> None:
+def test_a_default_size_is_listed_as_an_assumption() -> None:
     assert "input-size 3x224x224" in forecast(model="timm/resnet50", batch_size="8").assumptions
     assert "sequence-length 512" in forecast(model="hf/gpt2", batch_size="8").assumptions
-    told = forecast(model="hf/gpt2", batch_size="8", sequence_length="256").assumptions
-    assert not any(assumption.startswith("sequence-length") for assumption in told)
+    assumptions = forecast(model="hf/gpt2", batch_size="8", sequence_length="256").assumptions
+    assert not any(assumption.startswith("sequence-length") for assumption in assumptions)
 
 
 @pytest.mark.parametrize(
@@ -101,12 +101,12 @@ def test_the_size_that_was_taken_is_told_as_an_assumption() -> None:
         ({"model": "timm/resnet50", "input_size": "224"}, "expected an image size for timm/resnet50"),
     ],
 )
-def test_a_size_of_the_wrong_kind_says_which_one_the_model_reads(settings: dict[str, str], words: str) -> None:
+def test_a_size_of_the_wrong_kind_is_refused_with_the_right_annotation(settings: dict[str, str], words: str) -> None:
     with pytest.raises(InvalidTask, match=words):
         forecast(batch_size="8", **settings)
 
 
-def test_an_image_of_twice_the_side_keeps_four_times_as_much(catalog: Catalog) -> None:
+def test_an_image_of_twice_the_side_saves_four_times_as_much(catalog: Catalog) -> None:
     line = catalog.find("timm/resnet50")
     assert line is not None
     once, twice = (catalog.profile(line, (3, side, side), None) for side in (224, 448))
@@ -115,7 +115,7 @@ def test_an_image_of_twice_the_side_keeps_four_times_as_much(catalog: Catalog) -
     assert twice["layers"][-1][:8] == once["layers"][-1][:8]
 
 
-def test_attention_grows_with_the_square_of_the_tokens_and_the_rest_with_their_number(catalog: Catalog) -> None:
+def test_attention_grows_quadratically_with_the_tokens_and_the_rest_linearly(catalog: Catalog) -> None:
     line = catalog.find("hf/gpt2")
     assert line is not None
     short, long = (catalog.profile(line, None, tokens) for tokens in (512, 1024))
@@ -132,18 +132,18 @@ def test_more_pixels_and_more_tokens_never_need_less() -> None:
     ]
     texts = [forecast(model="hf/gpt2", batch_size="4", sequence_length=str(n)) for n in (64, 128, 300, 512, 800, 1024)]
     for sizes in (images, texts):
-        needs = [said.median_bytes for said in sizes]
+        needs = [result.median_bytes for result in sizes]
         assert needs == sorted(needs)
 
 
-def test_the_index_finds_by_words(catalog: Catalog) -> None:
+def test_a_search_matches_all_words(catalog: Catalog) -> None:
     found = [line.name for line in catalog.lines("hf/ qwen2.5 7b")]
     assert found == ["hf/Qwen2.5-7B"]
 
 
-def test_a_damaged_catalog_says_so(tmp_path: Path) -> None:
+def test_a_damaged_or_missing_catalog_is_a_clear_error(tmp_path: Path) -> None:
     damaged = tmp_path / "catalog.bin"
-    damaged.write_bytes(b"not one")
+    damaged.write_bytes(b"not a catalog")
     with pytest.raises(CatalogUnusable, match="is not a catalog of this version"):
         read_catalog(damaged)
     with pytest.raises(CatalogUnusable, match="no catalog at"):

@@ -1,4 +1,4 @@
-"""A summary whose numbers are a known network's has that network's layers."""
+"""A summary with the numbers of a catalog model gets that model's layers."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.forecast.test_levels import A100, RISK, forecaster, said, told, totals
+from tests.forecast.test_levels import A100, RISK, forecast, forecaster, make_task, totals
 from vramcast.forecast import catalog as catalogs
 from vramcast.forecast import forecaster as forecasters
 from vramcast.forecast.catalog import CatalogUnusable, Line, builtin_catalog
@@ -28,11 +28,11 @@ def scaled(name: str, ratio: float) -> dict[str, str]:
 
 
 def recognized(words: dict[str, str]) -> Line | None:
-    return match_catalog(builtin_catalog().lines(), told(words))
+    return match_catalog(builtin_catalog().lines(), make_task(words))
 
 
-def test_its_numbers_are_as_good_as_its_name() -> None:
-    summed, named = said(summary()), said({"model": RESNET})
+def test_a_matching_summary_has_the_forecast_of_the_name_with_a_wider_bound() -> None:
+    summed, named = forecast(summary()), forecast({"model": RESNET})
     assert summed.median_bytes == named.median_bytes
     assert summed.bound_bytes == pytest.approx(MATCH_MARGIN * named.bound_bytes, rel=1e-6)
     assert any(RESNET in assumption for assumption in summed.assumptions)
@@ -44,11 +44,11 @@ def test_its_numbers_are_as_good_as_its_name() -> None:
         summary(architecture=None),
         scaled("activations", 1.004),
         scaled("activations", 0.996),
-        scaled("parameters", 0.92),  # ten classes in place of a thousand
+        scaled("parameters", 0.92),  # ten classes instead of a thousand
         scaled("parameters", 1.09),
     ],
 )
-def test_rounded_figures_and_another_head_are_still_the_network(words: dict[str, str]) -> None:
+def test_rounded_figures_and_another_head_still_match(words: dict[str, str]) -> None:
     line = recognized(words)
     assert line is not None
     assert line.name in {RESNET, "torchvision/resnet50", "timm/resnet50_gn"}
@@ -66,20 +66,20 @@ def test_rounded_figures_and_another_head_are_still_the_network(words: dict[str,
         scaled("parameters", 1.15),
     ],
 )
-def test_other_numbers_are_another_network(words: dict[str, str]) -> None:
+def test_other_numbers_do_not_match(words: dict[str, str]) -> None:
     line = recognized(words)
     assert line is None or line.name != RESNET
 
 
-def test_the_parameters_that_are_told_are_those_that_weigh() -> None:
-    fewer, known = said(scaled("parameters", 0.92)), said(summary())
+def test_the_summarys_own_parameter_count_is_used() -> None:
+    fewer, known = forecast(scaled("parameters", 0.92)), forecast(summary())
     weights = {part.name: part.size_bytes for part in fewer.parts}["weights"]
     assert weights == pytest.approx(4 * 0.92 * int(summary()["parameters"]), rel=0.01)
     assert fewer.median_bytes < known.median_bytes
 
 
-def test_a_mistaken_network_costs_less_than_the_doubt() -> None:
-    """Each model told by its summary to a catalog that knows all but it."""
+def test_a_wrong_match_costs_less_than_the_margin() -> None:
+    """Looks up each model by its summary in a catalog without that model."""
     catalog = builtin_catalog()
     mistaken = 0
     for line in catalog.lines():
@@ -87,23 +87,23 @@ def test_a_mistaken_network_costs_less_than_the_doubt() -> None:
         if not any(near(line, other) for other in others):
             continue
         profile = catalog.profile(line, None, None)
-        task = told(totals(profile))
+        task = make_task(totals(profile))
         taken = match_catalog(others, task)
         if taken is not None:
             mistaken += 1
             instead = forecaster().forecast_network(layers_of(catalog, taken, task), task, A100, RISK)
-            own = said({"profile": encode_profile(profile)})
+            own = forecast({"profile": encode_profile(profile)})
             assert own.bound_bytes <= MATCH_MARGIN * instead.bound_bytes, (line.name, taken.name)
     assert mistaken > 100
 
 
 def near(one: Line, other: Line) -> bool:
-    """Only to spare tracing the rest."""
+    """A cheap filter, to save time."""
     return abs(one.activations / other.activations - 1) < 0.02
 
 
 def test_without_a_catalog_a_summary_is_a_summary(monkeypatch: pytest.MonkeyPatch) -> None:
-    task = told(summary())
+    task = make_task(summary())
     assert forecasters.described_network(task).network is not None
 
     def missing() -> catalogs.Catalog:
@@ -113,7 +113,7 @@ def test_without_a_catalog_a_summary_is_a_summary(monkeypatch: pytest.MonkeyPatc
     assert forecasters.described_network(task).network is None
 
 
-def test_products_share_what_is_worked_out_of_it() -> None:
-    task = told(scaled("parameters", 0.92))
+def test_products_share_one_description() -> None:
+    task = make_task(scaled("parameters", 0.92))
     first, second = (forecasters.described_network(task).network for _ in range(2))
     assert first is second

@@ -1,4 +1,4 @@
-"""A stated risk is kept, and wider cells answer where narrow ones have seen too little."""
+"""Bounds keep the stated risk, and cells with too few scores fall back to wider ones."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def _scores(count: int, seed: int) -> list[float]:
 
 
 @pytest.mark.parametrize("risk", [0.1, 0.05, 0.01])
-def test_new_runs_exceed_the_quantile_as_often_as_the_risk_says(risk: float) -> None:
+def test_new_runs_exceed_the_quantile_with_probability_risk(risk: float) -> None:
     threshold = conformal_quantile(_scores(5000, 1), risk)
     exceeded = sum(score > threshold for score in _scores(20000, 2)) / 20000
     assert exceeded == pytest.approx(risk, abs=0.3 * risk + 0.002)
@@ -41,10 +41,10 @@ def test_too_few_scores_fall_back_to_the_wider_cell() -> None:
     st.floats(0.0001, 0.5),
     st.floats(0.0001, 0.5),
 )
-def test_factors_and_spreads_that_cross_still_give_bounds_that_do_not(
+def test_crossing_factors_and_spreads_still_give_ordered_bounds(
     factors: list[float], spreads: list[float], one: float, other: float
 ) -> None:
-    """Each risk has a factor and a spread of its own; the runs that they rest on may put them in any order."""
+    """Each risk has its own factor and spread, and nothing guarantees their order."""
     low, high = sorted((one, other))
     table = Factors(500, dict(zip(RISKS, factors, strict=True)))
     tail = Spreads(dict(zip(RISKS, spreads, strict=True)))

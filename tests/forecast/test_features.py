@@ -1,4 +1,4 @@
-"""One layout for training and serving."""
+"""Training and serving share one feature layout."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ def test_every_level_maps_into_the_same_finite_layout(network: object, regime: R
     assert features.facts[regime] == 1.0
 
 
-def test_an_unknown_gpu_gets_an_answer() -> None:
+def test_an_unknown_gpu_gets_a_forecast() -> None:
     assert describe(None, TASK, Product("Some-New-GPU")).prior.total_bytes > 0
 
 
-def test_a_long_net_stays_short() -> None:
+def test_a_deep_network_has_a_limited_number_of_tokens() -> None:
     features = describe(parse_profile(traced_cnn(depth=300)), TASK, A100)
     assert 0 < np.count_nonzero(features.kinds) <= TOKENS
 
@@ -60,7 +60,7 @@ def test_a_profile_survives_the_annotation() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "v1:", "v1:%%%", "v2:abcd", "v1:" + "A" * 40])
-def test_a_damaged_profile_is_named(text: str) -> None:
+def test_a_damaged_profile_is_refused_with_advice(text: str) -> None:
     with pytest.raises(InvalidTask, match="vramcast profile"):
         decode_profile(text)
 

@@ -14,12 +14,12 @@ A100 = Product("NVIDIA-A100-SXM4-40GB")
 SUMMARY = Task(Level.SUMMARY, parameters=10**8, activations=10**7, batch_size=8)
 
 
-def test_the_users_own_number_is_the_forecast_to_the_mib() -> None:
+def test_the_users_own_number_is_used_to_the_mib() -> None:
     forecast = PhysicsForecaster(0.05).forecast(Task(Level.GIVEN, gpu_memory_mib=12_345), A100)
     assert (forecast.need_mib, forecast.source) == (12_345, Source.GIVEN)
 
 
-def test_the_pods_own_risk_wins_over_the_default() -> None:
+def test_the_pods_own_risk_overrides_the_default() -> None:
     forecaster = PhysicsForecaster(0.05)
     careful = Task(Level.SUMMARY, parameters=10**8, activations=10**7, batch_size=8, max_oom_risk=0.001)
     assert forecaster.forecast(careful, A100).risk == 0.001
@@ -30,19 +30,19 @@ def test_the_pods_own_risk_wins_over_the_default() -> None:
     ("task", "key"),
     [(Task(Level.NAME, model="timm/resnet5000"), "model"), (Task(Level.PROFILE, profile="v1:abc"), "profile")],
 )
-def test_a_description_that_says_nothing_here_says_what_would(task: Task, key: str) -> None:
+def test_an_unusable_description_gets_a_message_with_alternatives(task: Task, key: str) -> None:
     with pytest.raises(InvalidTask) as caught:
         PhysicsForecaster(0.05).forecast(task, A100)
     assert caught.value.errors[0].field == f"vramcast.dev/{key}"
     assert "vramcast.dev/gpu-memory" in str(caught.value)
 
 
-def test_the_same_question_gets_the_same_answer_from_memory() -> None:
+def test_the_same_task_gets_the_cached_forecast() -> None:
     forecaster = PhysicsForecaster(0.05)
     assert forecaster.forecast(SUMMARY, A100) is forecaster.forecast(SUMMARY, A100)
 
 
-def test_a_profile_of_a_newer_version_says_to_upgrade_or_to_profile_again() -> None:
+def test_a_profile_of_a_newer_version_gets_the_advice_to_upgrade_or_profile_again() -> None:
     with pytest.raises(InvalidTask) as caught:
         PhysicsForecaster(0.05).forecast(Task(Level.PROFILE, profile="v2:eNqrVgo"), A100)
     message = str(caught.value)

@@ -1,4 +1,4 @@
-"""One task, told in three ways: by name, by its profile, by its summary."""
+"""One task described in three ways: by name, by profile, by summary."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ A100 = Product("NVIDIA-A100-SXM4-40GB")
 MODELS = 200
 RISK = 0.05
 RUN = {"batch-size": "16", "optimizer": "adamw", "precision": "fp32"}
-# Families that a summary has been trained for; a network on its own side of them is tested by name and profile.
+# The families that summaries were trained on.
 FAMILIES = ("cnn", "transformer")
 
 
@@ -37,14 +37,14 @@ def drawn() -> list[Line]:
     return random.Random(5).sample(known, MODELS)
 
 
-def told(words: dict[str, str]) -> Task:
+def make_task(words: dict[str, str]) -> Task:
     task = parse_task({PREFIX + name: text for name, text in (words | RUN).items()})
     assert task is not None
     return task
 
 
-def said(words: dict[str, str]) -> Forecast:
-    return forecaster().forecast(told(words), A100)
+def forecast(words: dict[str, str]) -> Forecast:
+    return forecaster().forecast(make_task(words), A100)
 
 
 @lru_cache
@@ -53,7 +53,7 @@ def levels(name: str) -> tuple[Forecast, Forecast, Forecast]:
     line = catalog.find(name)
     assert line is not None
     profile = catalog.profile(line, None, None)
-    return said({"model": name}), said({"profile": encode_profile(profile)}), said(totals(profile))
+    return forecast({"model": name}), forecast({"profile": encode_profile(profile)}), forecast(totals(profile))
 
 
 def totals(profile: dict[str, Any]) -> dict[str, str]:
@@ -64,14 +64,14 @@ def totals(profile: dict[str, Any]) -> dict[str, str]:
     }  # fmt: skip
 
 
-def test_a_name_is_the_profile_behind_it() -> None:
+def test_a_name_has_the_forecast_of_its_profile() -> None:
     for line in drawn():
         named, profiled, _ = levels(line.name)
         assert named.median_bytes == pytest.approx(profiled.median_bytes, rel=0.01), line.name
         assert named.bound_bytes == pytest.approx(profiled.bound_bytes, rel=0.01), line.name
 
 
-def test_a_summary_of_a_known_network_is_near_its_profile_and_wider() -> None:
+def test_a_known_networks_summary_is_close_to_its_profile_and_wider() -> None:
     for line in drawn():
         _, profiled, summed = levels(line.name)
         assert profiled.bound_bytes < summed.bound_bytes <= 1.25 * profiled.bound_bytes, line.name
@@ -79,12 +79,12 @@ def test_a_summary_of_a_known_network_is_near_its_profile_and_wider() -> None:
         assert wide > narrow, line.name
 
 
-def test_a_summary_of_an_unknown_network_is_mostly_near_and_mostly_wider() -> None:
-    """Not of every one: layers can show a risk that a summary hides (docs/forecast.md, "Measured")."""
+def test_an_unknown_networks_summary_is_mostly_close_and_mostly_wider() -> None:
+    """Not always: layers can show a risk that a summary hides (docs/forecast.md, "Measured")."""
     bounds, widths = [], []
     for line in drawn():
         _, profiled, _ = levels(line.name)
-        summed = unrecognized(line)
+        summed = unmatched(line)
         bounds.append(summed.bound_bytes / profiled.bound_bytes)
         widths.append(summed.bound_bytes / summed.median_bytes / (profiled.bound_bytes / profiled.median_bytes))
     assert sum(abs(ratio - 1) <= 0.25 for ratio in bounds) >= 0.85 * MODELS
@@ -92,7 +92,7 @@ def test_a_summary_of_an_unknown_network_is_mostly_near_and_mostly_wider() -> No
     assert median(bounds) == pytest.approx(1.05, abs=0.05)
 
 
-def unrecognized(line: Line) -> Forecast:
-    """As the summary of a network that the catalog does not know is forecast."""
-    task = told(totals(builtin_catalog().profile(line, None, None)))
+def unmatched(line: Line) -> Forecast:
+    """The summary's forecast without a catalog match."""
+    task = make_task(totals(builtin_catalog().profile(line, None, None)))
     return forecaster().forecast_network(None, task, A100, RISK)

@@ -41,12 +41,12 @@ def median(task: Task, product: Product = A100) -> int:
 
 
 def test_a_well_known_network_is_forecast_in_gibibytes() -> None:
-    """ResNet-50, batch 32, fp32: a check that no unit is off by a thousand, not a measurement."""
+    """ResNet-50, batch 32, fp32: checks the units, not the accuracy."""
     assert 1.5 * GIB < median(RESNET) < 6 * GIB
 
 
 def test_seven_billion_parameters_with_adam_take_their_textbook_memory() -> None:
-    """Before any activation, mixed precision: 4 + 4 + 8 bytes a parameter; a model cast to bf16: 2 + 2 + 4."""
+    """Without activations, per parameter: 4 + 4 + 8 bytes in mixed precision, 2 + 2 + 4 for a model cast to bf16."""
     mixed = replace(LLM, precision=Precision.AMP_BF16, activations=1)
     assert 16 * 7_000_000_000 < median(mixed) < 16.5 * 7_000_000_000
     cast = replace(LLM, activations=1)
@@ -56,7 +56,7 @@ def test_seven_billion_parameters_with_adam_take_their_textbook_memory() -> None
 
 
 def test_deepspeed_updates_a_full_copy_of_a_cast_model() -> None:
-    """2 + 2 + 12 bytes a parameter over the GPUs, as its authors count."""
+    """2 + 2 + 12 bytes per parameter, sharded over the GPUs, as the ZeRO paper counts."""
     parts = forecast_summary(replace(LLM, zero_stage=3, data_parallel_size=8, activations=1), A100, 0.05).parts
     held = sum(part.size_bytes for part in parts if part.name not in ("CUDA context", "activations"))
     assert held == pytest.approx(16 * 7e9 / 8, rel=0.001)
@@ -80,7 +80,7 @@ def test_checkpointing_lora_sharding_and_inference_never_need_more(task: Task) -
     assert median(replace(task, kind=Kind.INFERENCE)) <= median(task)
     stages = [median(replace(task, zero_stage=stage)) for stage in range(4)]
     assert stages[1:] == sorted(stages[1:], reverse=True)
-    if task.precision not in (Precision.FP16, Precision.BF16):  # there sharding brings an fp32 copy along
+    if task.precision not in (Precision.FP16, Precision.BF16):  # there sharding adds an fp32 copy
         assert stages[0] >= stages[1]
     assert median(replace(task, data_parallel_size=task.data_parallel_size + 1)) <= median(task)
 
@@ -97,13 +97,12 @@ def test_checkpointing_lora_sharding_and_inference_never_need_more(task: Task) -
         ("inference", {"kind": Kind.INFERENCE}),
     ],
 )
-def test_what_people_do_to_save_memory_saves_memory(lighter: str, change: dict[str, object]) -> None:
+def test_common_ways_to_save_memory_save_memory(lighter: str, change: dict[str, object]) -> None:
     assert median(replace(LLM, **change)) < 0.95 * median(LLM)  # type: ignore[arg-type]
 
 
 @given(_TASKS)
-def test_the_parts_are_the_forecast(task: Task) -> None:
-    """What is shown to a person adds up to what is promised."""
+def test_the_parts_add_up_to_the_forecast(task: Task) -> None:
     forecast = forecast_summary(task, A100, 0.5)
     assert sum(part.size_bytes for part in forecast.parts) == forecast.median_bytes == forecast.bound_bytes
     assert all(part.size_bytes > 0 and part.because for part in forecast.parts)
@@ -117,16 +116,16 @@ def test_less_risk_never_gets_a_lower_bound(one: float, other: float) -> None:
 
 
 @pytest.mark.parametrize(("risk", "factor"), [(0.5, 1.0), (0.1, 1.3), (0.05, 1.45), (0.01, 1.9), (0.0001, 3.0)])
-def test_the_tables_own_risks_get_its_own_factors(risk: float, factor: float) -> None:
+def test_risks_in_the_table_get_its_factors(risk: float, factor: float) -> None:
     assert bound_factor(risk) == pytest.approx(factor)
 
 
 @pytest.mark.parametrize(("risk", "factor"), [(0.9, 1.0), (1e-9, 3.0)])
-def test_risks_outside_of_the_table_get_its_ends(risk: float, factor: float) -> None:
+def test_risks_outside_the_table_get_its_ends(risk: float, factor: float) -> None:
     assert bound_factor(risk) == pytest.approx(factor)
 
 
-def test_the_forecast_says_what_it_rests_on() -> None:
+def test_the_forecast_carries_source_version_risk_and_assumptions() -> None:
     forecast = forecast_summary(replace(RESNET, assumptions=("precision fp32",)), A100, 0.05)
     assert (forecast.source, forecast.model_version, forecast.risk) == (Source.PHYSICS, VERSION, 0.05)
     assert forecast.assumptions == ("precision fp32",)

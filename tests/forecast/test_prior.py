@@ -1,4 +1,4 @@
-"""The prior: what a replayed step holds, and that its parts are the sum."""
+"""The prior: what a replayed step holds, and that its parts add up."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_adam_holds_five_copies_of_the_parameters() -> None:
     assert 5 * 64 * MIB <= reserved <= 5 * 64 * MIB + 64 * MIB
 
 
-def test_workspaces_and_batches_only_add() -> None:
+def test_workspaces_and_larger_batches_need_more() -> None:
     network = rebuild(synthetic_cnn(channels=32, side=64, depth=4))
     bare = replay(network, [64, 64], 2, NO_WORKSPACE, 2).reserved_bytes
     assert replay(network, [64, 64], 2, Workspaces(1), 2).reserved_bytes > bare
@@ -36,7 +36,7 @@ def test_workspaces_and_batches_only_add() -> None:
 
 
 @pytest.mark.parametrize("network", DESCRIBED, ids=["replayed", "replayed conv", "traced"])
-def test_the_parts_are_the_sum(network: object) -> None:
+def test_the_parts_add_up(network: object) -> None:
     prior = described_prior(network, TASK, A100)  # type: ignore[arg-type]
     assert sum(part.size_bytes for part in prior.parts) == pytest.approx(prior.total_bytes, rel=0.02)
     assert all(part.because for part in prior.parts)
@@ -61,7 +61,7 @@ def test_more_samples_never_need_less(network: object) -> None:
         ({"optimizer": Optimizer.ADAM8BIT}, "adam8bit states"),
     ],
 )
-def test_what_saves_memory_shows_in_its_part(change: dict[str, object], part: str) -> None:
+def test_savings_show_in_their_part(change: dict[str, object], part: str) -> None:
     task = replace(TASK, parameters=10**8, activations=10**7)
     plain = {p.name: p.size_bytes for p in summary_prior(task, A100).parts}
     saving = {p.name: p.size_bytes for p in summary_prior(replace(task, **change), A100).parts}  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""The fast replay says what the plain one said: figures written down before it was made fast, and random events."""
+"""The fast replay equals the plain one: on figures recorded before the optimization, and on random events."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ BEFORE = [
 @pytest.mark.parametrize(
     ("profile", "batches", "states", "reserved", "active", "everywhere", "backward", "twice"), BEFORE
 )
-def test_figures_are_those_of_the_plain_replay(
+def test_figures_equal_those_of_the_plain_replay(
     profile: dict[str, Any], batches: list[int], states: int, reserved: int, active: int, everywhere: int,
     backward: int, twice: int,
 ) -> None:  # fmt: skip
@@ -60,7 +60,7 @@ SIZES = st.one_of(
 
 
 @given(st.lists(st.tuples(st.sampled_from(["hold", "hold", "touch", "free"]), SIZES), max_size=80))
-def test_any_events_leave_what_the_plain_allocator_leaves(events: list[tuple[str, int]]) -> None:
+def test_any_events_give_the_state_of_the_plain_allocator(events: list[tuple[str, int]]) -> None:
     fast, plain = CachingAllocator(), PlainAllocator()
     held: list[tuple[int, int]] = []
     for action, size in events:
@@ -78,7 +78,7 @@ def test_any_events_leave_what_the_plain_allocator_leaves(events: list[tuple[str
 
 
 @pytest.mark.parametrize("profile", [mlp(), synthetic_cnn(), traced_cnn()])
-def test_what_is_remembered_of_a_network_changes_nothing(profile: dict[str, Any]) -> None:
+def test_caches_do_not_change_the_features(profile: dict[str, Any]) -> None:
     network = describe_network(profile)
     for batch in (32, 48):
         task = make_task(network, batch, "adam", "fp32")

@@ -1,4 +1,4 @@
-"""Four numbers in place of layers: the same ones for training, profiles and the catalog."""
+"""A network's summary: four numbers, the same for training, profiles and the catalog."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from vramcast.train.synthetic_cnn import rebuild
 A100 = Product("NVIDIA-A100-SXM4-40GB")
 
 
-def test_a_chain_keeps_each_layers_input_once() -> None:
+def test_a_chain_counts_each_layers_input_once() -> None:
     """Two hidden layers of 8, ReLU: the input, each ReLU's output (the next layer's input too) and the softmax."""
     summary = summarize(parse_profile(mlp(width=8, depth=2, classes=4)))
     assert (summary.architecture, summary.parameters, summary.layers) == ("mlp", 180, 6)
     assert summary.activations == 8 + 8 + 8 + 4
 
 
-def test_a_traced_network_says_what_was_traced() -> None:
+def test_a_traced_networks_activations_are_what_was_traced() -> None:
     profile = traced_cnn(depth=10)
     activations = summarize(parse_profile(profile)).activations
     assert activations == pytest.approx(profile["saved_bytes_per_sample"] / 4, rel=0.1)
     assert activations >= profile["saved_bytes_per_sample"] / 4
 
 
-def test_logits_at_the_loss_are_in_a_language_models_summary() -> None:
+def test_a_language_models_summary_includes_the_logits_at_the_loss() -> None:
     plain = parse_profile(traced_cnn())
     spoken = replace(plain, sequence_length=128)
     assert summarize(spoken).activations > summarize(plain).activations
@@ -44,12 +44,12 @@ def test_logits_at_the_loss_are_in_a_language_models_summary() -> None:
     ids=["mlp", "replayed", "traced"],
 )
 @pytest.mark.parametrize("batch", [8, 256])
-def test_the_summary_is_near_the_layers(network: Description, batch: int) -> None:
-    """Before anything is learned; replays also know what the allocator and cuDNN add."""
-    said = summarize(network)
+def test_the_summarys_prior_is_close_to_that_of_the_layers(network: Description, batch: int) -> None:
+    """Replays are higher, because they include what the allocator and cuDNN add."""
+    summary = summarize(network)
     task = Task(
-        Level.SUMMARY, architecture=said.architecture, parameters=said.parameters,  # type: ignore[arg-type]
-        layers=said.layers, activations=said.activations, batch_size=batch, optimizer=Optimizer.ADAM,
+        Level.SUMMARY, architecture=summary.architecture, parameters=summary.parameters,  # type: ignore[arg-type]
+        layers=summary.layers, activations=summary.activations, batch_size=batch, optimizer=Optimizer.ADAM,
     )  # fmt: skip
     ratio = summary_prior(task, A100).total_bytes / described_prior(network, task, A100).total_bytes
     assert 0.7 < ratio < 1.1

@@ -1,4 +1,4 @@
-"""The largest batch that a GPU holds, searched for rather than read off a grid."""
+"""The largest batch that fits a GPU: searched for, not read off the swept values."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ BATCHES = SweepRange("batch-size", (8, 256))
 
 
 class Straight:
-    """So much for each sample, and so much more at some of them."""
+    """Linear in the batch size, with bumps at some sizes."""
 
     def __init__(self, sample_mib: int, bumps: dict[int, int] | None = None) -> None:
         self.sample_mib = sample_mib
@@ -51,7 +51,7 @@ def test_a_sweep_is_a_range_that_doubles_or_steps_or_a_list(text: str, values: t
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "expected"),
     [
         ("batch-size", "8..256"), ("batch-size=", "8..256"), ("batch-size=8", "8..256"), ("batch-size=8-256", "8..256"),
         ("batch-size=256..8", "LOW < HIGH"), ("batch-size=0..8", "0 < LOW"), ("batch-size=1..9:0", "LOW..HIGH:STEP"),
@@ -60,10 +60,10 @@ def test_a_sweep_is_a_range_that_doubles_or_steps_or_a_list(text: str, values: t
         ("batch-size=0,4", "from 1"),
     ],
 )  # fmt: skip
-def test_a_sweep_that_is_none_is_told_how_one_looks(text: str, says: str) -> None:
+def test_a_malformed_sweep_is_refused_with_an_example(text: str, expected: str) -> None:
     with pytest.raises(InvalidInput) as caught:
         parse_sweep(text)
-    assert says in str(caught.value)
+    assert expected in str(caught.value)
     assert repr(text) in str(caught.value)
 
 
@@ -93,25 +93,25 @@ def test_physics_finds_the_same_as_trying_every_batch() -> None:
 
 
 def test_a_bump_below_the_crossing_counts() -> None:
-    # 149 would fit, but 147 does not: whoever goes by the answer may take any smaller batch.
+    # 149 would fit but 147 does not, and users expect every smaller batch to fit.
     found = find_largest(Straight(100, {147: 5000}), RESNET, T4, BATCHES)
     assert found is not None
     assert found.value == 146
 
 
-def test_what_does_not_even_fit_once_has_no_largest() -> None:
+def test_a_task_that_does_not_fit_at_all_has_no_largest_value() -> None:
     found = find_largest(Straight(20_000), RESNET, T4, BATCHES)
     assert found is not None
     assert (found.value, found.forecast) == (None, None)
 
 
-def test_what_hardly_grows_ends_at_the_vocabularys_limit() -> None:
+def test_the_search_ends_at_the_vocabularys_limit() -> None:
     found = find_largest(Straight(0), RESNET, T4, BATCHES)
     assert found is not None
     assert (found.value, found.next_forecast) == (10**7, None)
 
 
-def test_a_product_whose_memory_nobody_knows_has_no_largest() -> None:
+def test_a_product_with_unknown_memory_has_no_largest_value() -> None:
     assert find_largest(Straight(1), RESNET, Product("NVIDIA-Z9"), BATCHES) is None
 
 
@@ -121,17 +121,17 @@ def test_a_curve_has_a_forecast_at_every_value() -> None:
     assert grown[1] == 2 * grown[0] > 0
 
 
-def test_a_summarys_activations_grow_with_the_sequence_and_that_is_told() -> None:
+def test_a_summarys_activations_grow_with_the_sequence_as_an_assumption() -> None:
     at = swept(replace(RESNET, sequence_length=512), "sequence-length")
     assert (at(1024).activations, at(1024).sequence_length) == (2 * 11_100_000, 1024)
     assert at(1024).assumptions == ("activations grow in proportion to sequence-length",)
 
 
-def test_a_summary_without_a_length_is_told_that_it_needs_one() -> None:
+def test_a_summary_without_a_sequence_length_cannot_be_swept_over_it() -> None:
     with pytest.raises(InvalidTask, match=r"the sequence length at which .*activations was counted"):
         swept(RESNET, "sequence-length")
 
 
-def test_a_given_number_is_told_that_it_does_not_follow_a_sweep() -> None:
+def test_a_given_number_cannot_be_swept() -> None:
     with pytest.raises(InvalidTask, match="describe the task instead"):
         swept(Task(Level.GIVEN, gpu_memory_mib=1024), "batch-size")

@@ -1,4 +1,4 @@
-"""Nets of the generator are rebuilt from their weights alone."""
+"""Generated networks are rebuilt from their weights alone."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ def test_shapes_come_from_the_weights_not_from_the_listed_elements() -> None:
     assert network.replayable
 
 
-def test_weights_that_fit_no_channels_are_refused() -> None:
+def test_weights_that_match_no_channels_are_refused() -> None:
     profile = synthetic_cnn()
     profile["layers"][3][2] += 1
-    with pytest.raises(InvalidInput, match="not a net of this generator"):
+    with pytest.raises(InvalidInput, match="not a network of this generator"):
         rebuild(profile)
 
 

@@ -1,3 +1,3 @@
-"""Fails when it is imported, as a user's module may."""
+"""Fails on import, as a user's module may."""
 
 raise RuntimeError("the data folder is not mounted")

@@ -1,4 +1,4 @@
-"""Small networks of ten kinds, as a user would write or import them."""
+"""Ten kinds of small networks, as users write or import them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def perceptron() -> nn.Module:
 
 
 class Attending(nn.Module):
-    """PyTorch's attention, called as a function, and a result that is a dict."""
+    """Calls PyTorch's attention function and returns a dict."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -43,7 +43,7 @@ class Attending(nn.Module):
 
 
 class Branching(nn.Module):
-    """Its pass looks at values, which the meta device does not have."""
+    """The forward pass depends on values, which the meta device does not have."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -54,7 +54,7 @@ class Branching(nn.Module):
         return self.second(hidden.relu() if hidden.sum().item() > 1e9 else hidden.tanh())  # type: ignore[no-any-return]
 
 
-class OnGpuAlone(nn.Module):
+class GpuOnly(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.linear = nn.Linear(16, 32)
@@ -64,7 +64,7 @@ class OnGpuAlone(nn.Module):
 
 
 def thousand_layers(depth: int = 250) -> nn.Module:
-    """A thousand layers, no two neighbours of one width."""
+    """A thousand layers in which neighbours have different widths."""
     widths = [64 + 8 * (index % 3) for index in range(depth + 1)]
     blocks = [nn.Sequential(nn.Linear(a, b), nn.LayerNorm(b), nn.GELU(), nn.Dropout(0.1)) for a, b in pairwise(widths)]
     return nn.Sequential(*blocks)

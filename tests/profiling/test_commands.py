@@ -65,7 +65,7 @@ def test_arguments_reach_the_callable_and_settings_the_annotations() -> None:
 
 
 def test_an_untraceable_network_falls_back_to_the_summary_with_a_message(capsys: pytest.CaptureFixture[str]) -> None:
-    run_profile(ProfileArguments(f"{NETS}:OnGpuAlone", ("16",)), "table", PHYSICS)
+    run_profile(ProfileArguments(f"{NETS}:GpuOnly", ("16",)), "table", PHYSICS)
     shown = capsys.readouterr().out
     assert "cannot be traced here: NotImplementedError: this kernel needs a GPU" in shown
     assert f"Add {PREFIX}activations" in " ".join(shown.split())

@@ -1,4 +1,4 @@
-"""A model of the catalog at a size that nobody traced for it, beside a trace at that size."""
+"""A catalog model scaled to another size, against a trace at that size."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def sources() -> dict[str, ModelSource]:
     return {source.name.lower(): source for source in all_sources()}
 
 
-def said(**description: Any) -> Forecast:
+def forecast(**description: Any) -> Forecast:
     named = {key.replace("_", "-"): str(value) for key, value in description.items()}
     task = parse_task({PREFIX + key: value for key, value in (named | RUN).items()})
     assert task is not None
@@ -55,10 +55,10 @@ def said(**description: Any) -> Forecast:
         ("hf/llama-3.2-1b", 1024),
     ],
 )
-def test_a_named_model_at_another_size_is_forecast_as_its_trace_at_that_size(model: str, size: int) -> None:
+def test_a_scaled_catalog_model_has_the_forecast_of_its_trace(model: str, size: int) -> None:
     source = sources()[model]
     where = {"sequence_length": size} if source.tokens else {"input_size": f"3x{size}x{size}"}
-    traced = said(profile=encode_profile(profile_at(source, size)))
-    named = said(model=model, **where)
+    traced = forecast(profile=encode_profile(profile_at(source, size)))
+    named = forecast(model=model, **where)
     assert named.median_bytes == pytest.approx(traced.median_bytes, rel=0.01)
     assert named.bound_bytes == pytest.approx(traced.bound_bytes, rel=0.025)

@@ -1,11 +1,11 @@
-"""What the trace says is what PyTorch does."""
+"""A trace matches what PyTorch does."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 
-from tests.profiling.nets import TEN, Branching, OnGpuAlone, Pairs, make_pairs, thousand_layers
+from tests.profiling.nets import TEN, Branching, GpuOnly, Pairs, make_pairs, thousand_layers
 from vramcast.errors import InvalidInput
 from vramcast.forecast.description import decode_profile, encode_profile, parse_profile
 from vramcast.profile.inputs import Inputs, make_call
@@ -13,8 +13,8 @@ from vramcast.profile.profiling import SAMPLES, Untraceable, profile_network
 from vramcast.profile.tracing import trace
 
 
-def saved_in_earnest(name: str) -> int:
-    """Bytes that autograd really keeps on the CPU, held until the pass is over; attention as it is computed."""
+def really_saved(name: str) -> int:
+    """Bytes that autograd saves in a real pass on the CPU, with unfused attention."""
     build, inputs = TEN[name]
     torch.manual_seed(0)
     model = build().train()
@@ -41,12 +41,12 @@ def test_saved_bytes_are_those_of_a_real_pass(name: str) -> None:
     build, inputs = TEN[name]
     traced = profile_network(build, inputs, name)
     assert traced.on == "meta"
-    real = saved_in_earnest(name) / SAMPLES
+    real = really_saved(name) / SAMPLES
     assert traced.profile["saved_bytes_per_sample"] == pytest.approx(real, rel=0.02)
 
 
 @pytest.mark.parametrize("name", TEN)
-def test_a_profile_is_a_description_after_its_way_through_an_annotation(name: str) -> None:
+def test_a_profile_survives_the_annotation(name: str) -> None:
     build, inputs = TEN[name]
     profile = profile_network(build, inputs, name).profile
     text = encode_profile(profile)
@@ -54,7 +54,7 @@ def test_a_profile_is_a_description_after_its_way_through_an_annotation(name: st
     assert decode_profile(text).ops == parse_profile(profile).ops
 
 
-def test_fused_attention_is_told_apart_from_the_rest() -> None:
+def test_fused_attention_is_counted_separately() -> None:
     build, _ = TEN["attention"]
     profile = profile_network(build, Inputs(sequence_length=256), "attention").profile
     matrices_bytes = 4 * 256 * 256 * 4
@@ -62,7 +62,7 @@ def test_fused_attention_is_told_apart_from_the_rest() -> None:
     assert profile["largest_saved_bytes_per_sample"] < matrices_bytes
 
 
-def test_what_does_not_grow_with_the_batch_is_told_apart() -> None:
+def test_batch_independent_bytes_are_counted_separately() -> None:
     class WithTable(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -83,7 +83,7 @@ def test_a_thousand_layers_fit_into_a_few_kib() -> None:
     assert len(encode_profile(profile)) < 4096
 
 
-def test_a_pass_that_looks_at_values_is_traced_on_the_cpu() -> None:
+def test_a_pass_that_depends_on_values_is_traced_on_the_cpu() -> None:
     traced = profile_network(Branching, Inputs(shapes=((16,),)), "branching")
     assert traced.on == "cpu"
     assert [layer[0] for layer in traced.profile["layers"]] == ["Linear", "Linear"]
@@ -94,12 +94,12 @@ def test_inputs_may_be_made_by_a_callable_and_results_may_be_tuples() -> None:
     assert profile["layers"][0][:3] == ["Linear", 4, 52]
 
 
-def test_a_network_without_a_pass_here_is_untraceable() -> None:
+def test_a_network_that_cannot_run_here_is_untraceable() -> None:
     with pytest.raises(Untraceable, match="needs a GPU"):
-        profile_network(OnGpuAlone, Inputs(shapes=((16,),)), "gpu")
+        profile_network(GpuOnly, Inputs(shapes=((16,),)), "gpu")
 
 
-def test_a_wrong_shape_is_told_with_what_to_give() -> None:
+def test_a_wrong_shape_gets_a_message_with_the_options() -> None:
     build, _ = TEN["resnet"]
     with pytest.raises(InvalidInput, match=r"--input 5x64x64 failed: .*without the batch \(--input 3x224x224\)"):
         profile_network(build, Inputs(shapes=((5, 64, 64),)), "resnet")

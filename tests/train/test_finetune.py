@@ -1,4 +1,4 @@
-"""Fine-tuning on a cluster's own runs: nearer to them, honest about it, and an artifact like any other."""
+"""Fine-tuning on a cluster's own runs: more accurate on them, with honest figures, as an ordinary artifact."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ from vramcast.task.task import Task, parse_task
 from vramcast.task.vocabulary import PREFIX
 from vramcast.train.export import export
 from vramcast.train.finetune import FineTuning, finetune
+from vramcast.train.import_onnx import NotImportable, import_networks, replace_networks
 from vramcast.train.network import ForecastNetwork, Shape
 from vramcast.train.progress import Progress
-from vramcast.train.recover import NotRecovered, graft, recover_networks
 from vramcast.train.trees import Correction
 from vramcast.train.utilization import UtilizationTrees
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # of libraries that are not ours
+pytestmark = pytest.mark.filterwarnings("ignore")  # from third-party libraries
 
 A100 = Product("NVIDIA-A100-SXM4-40GB")
 QUIET = Progress(quiet=True)
-MORE = 1.25  # what networks with convolutions take here, by the base's word
+MORE = 1.25  # networks with convolutions need this many times the base's forecast
 
 
 def descriptions(seed: int, count: int) -> list[dict[str, str]]:
-    """A third each: by summary, traced with convolutions, dense."""
+    """A third each: summaries, traced convolutional networks, dense networks."""
     rng = np.random.default_rng(seed)
     made = []
     for number in range(count):
@@ -65,9 +65,9 @@ def task_of(words: dict[str, str]) -> Task:
 
 
 def true_need(base: ModelForecaster, words: dict[str, str], rng: np.random.Generator) -> int:
-    said = base.forecast(task_of(words), A100)
-    more = MORE if said.family == "cnn" else 1.0
-    return round(said.median_bytes * more * float(np.exp(0.03 * rng.standard_normal())))
+    forecast = base.forecast(task_of(words), A100)
+    more = MORE if forecast.family == "cnn" else 1.0
+    return round(forecast.median_bytes * more * float(np.exp(0.03 * rng.standard_normal())))
 
 
 def write_runs(directory: Path, base: ModelForecaster, count: int, ending: str = "succeeded") -> None:
@@ -97,18 +97,18 @@ def tuned(tmp_path_factory: pytest.TempPathFactory, base: ModelForecaster) -> tu
 
 
 def errors(forecaster: ModelForecaster, base: ModelForecaster) -> tuple[np.ndarray, np.ndarray]:
-    """Of runs that nobody was tuned on: error of the median, and whether the bound held."""
+    """On runs outside the tuning data: the error of the median, and whether the bound held."""
     rng = np.random.default_rng(99)
     missed, kept = [], []
     for words in descriptions(2, 60):
         need = true_need(base, words, rng)
-        said = forecaster.forecast(task_of(words), A100)
-        missed.append(abs(said.median_bytes / need - 1))
-        kept.append(need <= said.bound_bytes)
+        forecast = forecaster.forecast(task_of(words), A100)
+        missed.append(abs(forecast.median_bytes / need - 1))
+        kept.append(need <= forecast.bound_bytes)
     return np.array(missed), np.array(kept)
 
 
-def test_it_is_nearer_to_the_clusters_runs_than_its_base(tuned: tuple[Path, Any], base: ModelForecaster) -> None:
+def test_it_is_more_accurate_on_the_clusters_runs_than_its_base(tuned: tuple[Path, Any], base: ModelForecaster) -> None:
     forecaster = ModelForecaster(load_artifact(tuned[0]), 0.05)
     (before, _), (after, kept) = errors(base, base), errors(forecaster, base)
     assert before.mean() > 0.12
@@ -116,7 +116,7 @@ def test_it_is_nearer_to_the_clusters_runs_than_its_base(tuned: tuple[Path, Any]
     assert kept.mean() >= 0.9
 
 
-def test_the_manifest_names_its_base_and_figures_on_runs_left_out(tuned: tuple[Path, dict[str, Any]]) -> None:
+def test_the_manifest_names_its_base_and_has_figures_on_held_out_runs(tuned: tuple[Path, dict[str, Any]]) -> None:
     _, manifest = tuned
     shipped = json.loads((builtin_artifact() / MANIFEST).read_text())
     assert manifest["base"] == {"version": shipped["version"], "sha256": shipped["sha256"]}
@@ -128,7 +128,7 @@ def test_the_manifest_names_its_base_and_figures_on_runs_left_out(tuned: tuple[P
     assert after["coverage"]["0.05"] > before["coverage"]["0.05"] + 0.15
 
 
-def test_cells_that_the_cluster_does_not_run_keep_the_bases_calibration(tuned: tuple[Path, dict[str, Any]]) -> None:
+def test_cells_without_runs_in_the_cluster_keep_the_bases_calibration(tuned: tuple[Path, dict[str, Any]]) -> None:
     shipped = json.loads((builtin_artifact() / MANIFEST).read_text())["calibration"]
     assert set(shipped) <= set(tuned[1]["calibration"])
     untouched = [key for key in shipped if "transformer" in key]
@@ -139,7 +139,7 @@ def test_cells_that_the_cluster_does_not_run_keep_the_bases_calibration(tuned: t
 def test_too_few_runs_are_refused(tmp_path: Path, base: ModelForecaster) -> None:
     write_runs(tmp_path, base, 30)
     write_runs(tmp_path, base, 60, ending="stopped")
-    with pytest.raises(InvalidInput, match="30 runs that came to their end"):
+    with pytest.raises(InvalidInput, match="30 finished runs"):
         finetune(tmp_path, builtin_artifact(), tmp_path / "out", QUIET)
 
 
@@ -157,27 +157,27 @@ def tiny_networks(seed: int) -> list[ForecastNetwork]:
 
 
 def weights(model: onnx.ModelProto) -> list[bytes]:
-    """In the order in which the graph uses them."""
+    """In the order of use in the graph."""
     values = {initializer.name: numpy_helper.to_array(initializer) for initializer in model.graph.initializer}
     return [values[name].tobytes() for node in model.graph.node for name in node.input if name in values]
 
 
-def test_networks_come_back_from_their_graph_and_go_into_another() -> None:
+def test_networks_can_be_imported_from_a_graph_and_put_into_another() -> None:
     first, second = (
         onnx.load_from_string(export(tiny_networks(seed), Correction(), UtilizationTrees())) for seed in (1, 2)
     )
-    recovered = recover_networks(first, TINY, 3)
+    imported = import_networks(first, TINY, 3)
     expected = weights(first)
     assert weights(first) != weights(second)
     for model in (first, second):
-        grafted = onnx.load_from_string(graft(model, recovered.networks, recovered.network_nodes))
-        assert weights(grafted) == expected
+        replaced = onnx.load_from_string(replace_networks(model, imported.networks, imported.network_nodes))
+        assert weights(replaced) == expected
 
 
 def test_a_graph_of_another_shape_is_refused() -> None:
     model = onnx.load_from_string(export(tiny_networks(1), Correction(), UtilizationTrees()))
-    with pytest.raises(NotRecovered):
-        recover_networks(model, Shape(), 3)
+    with pytest.raises(NotImportable):
+        import_networks(model, Shape(), 3)
 
 
 def test_the_artifact_loads_like_any_other(tuned: tuple[Path, Any]) -> None:

@@ -1,4 +1,4 @@
-"""A sweep as a picture: matplotlib comes with the extra `train`, so this runs where that is installed."""
+"""A sweep as a plot file. Needs matplotlib, which the extra `train` installs."""
 
 from __future__ import annotations
 
@@ -27,6 +27,6 @@ def test_a_plot_is_written_in_the_format_of_its_name(name: str, begins: bytes, t
     assert len(written) > 5000
 
 
-def test_a_place_that_is_not_there_is_one_message(tmp_path: Path) -> None:
+def test_a_missing_directory_gives_one_message(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match=r"--plot .*plot\.png"):
         draw_sweeps([("one", SWEPT)], tmp_path / "nowhere" / "plot.png")

@@ -1,4 +1,4 @@
-"""Five networks as one: the same answers, for any number of rows and for rows without tokens."""
+"""Stacked networks: the same results for any number of rows, and for rows without tokens."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from vramcast.train.stacked import Stacked
 def _network(seed: int) -> ForecastNetwork:
     torch.manual_seed(seed)
     network = ForecastNetwork(Shape(width=8, recurrent_width=4, heads=2, layers=2, facts_width=8)).eval()
-    torch.nn.init.normal_(network.memory.weight)  # else every network says the same of every row
+    torch.nn.init.normal_(network.memory.weight)  # zero weights would give the same output for every row
     network.standardize(torch.randn(50, len(FACTS)) * 3, torch.arange(50) % len(Regime), torch.randn(50))
     return network
 
 
-def test_stacked_networks_say_what_their_mean_says() -> None:
+def test_stacked_networks_equal_their_mean() -> None:
     networks = [_network(seed) for seed in range(3)]
     rows = 6
     facts = torch.randn(rows, len(FACTS))
@@ -27,7 +27,7 @@ def test_stacked_networks_say_what_their_mean_says() -> None:
     kinds[0] = 0
     with torch.no_grad():
         expected = Ensemble(networks).eval()(facts, tokens, kinds)
-        said = Stacked(networks).eval()(facts, tokens, kinds)
-    for one, other in zip(expected, said, strict=True):
+        stacked = Stacked(networks).eval()(facts, tokens, kinds)
+    for one, other in zip(expected, stacked, strict=True):
         assert torch.allclose(one, other, atol=1e-5)
     assert float(expected[0].std(0).min()) > 0.01

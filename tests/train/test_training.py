@@ -1,4 +1,4 @@
-"""A tiny network, end to end, on runs that are made here: train, load, evaluate, forecast, refuse what is damaged."""
+"""A tiny network end to end on generated runs: train, load, evaluate, forecast, refuse damaged artifacts."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from vramcast.train.pipeline import train
 from vramcast.train.progress import Progress
 from vramcast.train.records import make_task
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # of libraries that are not ours
+pytestmark = pytest.mark.filterwarnings("ignore")  # from third-party libraries
 
 A100 = "NVIDIA-A100-SXM4-40GB"
 TINY = Shape(width=8, recurrent_width=4, heads=2, layers=1, facts_width=8)
@@ -71,7 +71,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return data, out
 
 
-def test_the_artifact_states_what_it_rests_on(trained: tuple[Path, Path]) -> None:
+def test_the_artifact_names_its_training_data(trained: tuple[Path, Path]) -> None:
     manifest = json.loads((trained[1] / MANIFEST).read_text())
     assert {entry["name"] for entry in manifest["training_data"]} == {"gpumemnet-mlp", "timm-a100"}
     assert manifest["parity"] <= 1e-4
@@ -79,7 +79,7 @@ def test_the_artifact_states_what_it_rests_on(trained: tuple[Path, Path]) -> Non
     assert (trained[1] / "predicted.png").exists()
 
 
-def test_a_second_training_goes_on_from_the_first_and_is_the_same(trained: tuple[Path, Path]) -> None:
+def test_a_second_training_resumes_from_the_first_and_gives_the_same_model(trained: tuple[Path, Path]) -> None:
     before = (trained[1] / MODEL).read_bytes()
     manifest = train(trained[0], trained[1], [1], QUIET, TINY, SHORT)
     assert (trained[1] / MODEL).read_bytes() == before
@@ -109,7 +109,7 @@ def test_a_forecast_explains_itself(trained: tuple[Path, Path], level: Level) ->
     assert forecast.utilization.sm_active is not None
 
 
-def test_what_was_never_seen_is_called_so(trained: tuple[Path, Path]) -> None:
+def test_a_task_unlike_the_training_data_gets_a_warning(trained: tuple[Path, Path]) -> None:
     forecaster = ModelForecaster(load_artifact(trained[1]), default_risk=0.05)
     strange = Task(level=Level.SUMMARY, batch_size=10**6, parameters=10**12, activations=10**10, layers=10**5)
     forecast = forecaster.forecast(strange, Product("Tesla-K80"))
@@ -134,7 +134,7 @@ def test_a_changed_model_is_refused(trained: tuple[Path, Path], tmp_path: Path) 
         load_artifact(directory)
 
 
-def test_another_layout_is_refused(trained: tuple[Path, Path], tmp_path: Path) -> None:
+def test_another_feature_layout_is_refused(trained: tuple[Path, Path], tmp_path: Path) -> None:
     directory = _copy(trained[1], tmp_path)
     manifest = json.loads((directory / MANIFEST).read_text()) | {"features": "features-0"}
     (directory / MANIFEST).write_text(json.dumps(manifest))
@@ -142,7 +142,7 @@ def test_another_layout_is_refused(trained: tuple[Path, Path], tmp_path: Path) -
         load_artifact(directory)
 
 
-def test_a_damaged_artifact_stops_the_start_unless_physics_may_stand_in(tmp_path: Path) -> None:
+def test_a_damaged_artifact_is_an_error_unless_physics_may_replace_it(tmp_path: Path) -> None:
     with pytest.raises(ArtifactUnusable):
         choose_forecaster(str(tmp_path), 0.05, physics_if_unusable=False)
     assert isinstance(choose_forecaster(str(tmp_path), 0.05, physics_if_unusable=True), PhysicsForecaster)

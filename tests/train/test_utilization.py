@@ -1,4 +1,4 @@
-"""Trees for `sm_active`: the graph says what they say, and only for their own regime."""
+"""Trees for `sm_active`: the exported graph equals the trees, for their own regimes only."""
 
 from __future__ import annotations
 
@@ -35,20 +35,20 @@ def _run(trees: UtilizationTrees, facts: np.ndarray, network: np.ndarray) -> np.
     return np.asarray(session.run(["utilization"], {"facts": facts, "network_utilization": network})[0])
 
 
-def test_the_graph_says_what_the_trees_say() -> None:
+def test_the_graph_equals_the_trees() -> None:
     facts, regimes, network = _rows()
-    target = 3.0 * facts[:, 10]  # beyond what a share can be: both sides must clip
+    target = 3.0 * facts[:, 10]  # outside 0 to 1, so both sides must clip
     model = lightgbm.LGBMRegressor(n_estimators=20, verbose=-1).fit(facts, target)
     trees = UtilizationTrees({int(Regime.REPLAYED): model, int(Regime.TRACED): model})
-    said = trees.apply(network, facts, regimes)
-    assert np.abs(_run(trees, facts, network) - said).max() < 1e-5
+    predicted = trees.apply(network, facts, regimes)
+    assert np.abs(_run(trees, facts, network) - predicted).max() < 1e-5
     own = np.isin(regimes, [Regime.REPLAYED, Regime.TRACED])
-    assert np.array_equal(said[~own], network[~own])
-    assert (said[own, SM_ACTIVE] != network[own, SM_ACTIVE]).any()
-    assert said.min() >= 0.0
-    assert said.max() <= 1.0
+    assert np.array_equal(predicted[~own], network[~own])
+    assert (predicted[own, SM_ACTIVE] != network[own, SM_ACTIVE]).any()
+    assert predicted.min() >= 0.0
+    assert predicted.max() <= 1.0
 
 
-def test_without_trees_the_networks_answer_stands() -> None:
+def test_without_trees_the_networks_output_is_unchanged() -> None:
     facts, _, network = _rows()
     assert np.array_equal(_run(UtilizationTrees(), facts, network), network)

@@ -24,7 +24,7 @@ from vramcast.forecast.conformal import NOVEL, Calibration, Cell, Factors, Sprea
 from vramcast.forecast.description import Description
 from vramcast.forecast.features import Features
 from vramcast.forecast.forecast import Forecast, Part, Source, Utilization
-from vramcast.forecast.forecaster import PhysicsForecaster, CachingForecaster
+from vramcast.forecast.forecaster import CachingForecaster, PhysicsForecaster
 from vramcast.names import Product
 from vramcast.task.task import Task
 

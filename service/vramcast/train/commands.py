@@ -1,4 +1,4 @@
-"""What `vramcast train` and `vramcast evaluate` do once their arguments are read."""
+"""Runs `vramcast train` and `vramcast evaluate`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _PIPE_WIDTH = 180
 
 
 def run_train(data: Path, out: Path, seeds: int, *, quiet: bool) -> None:
-    # Late: evaluating needs no torch.
+    # Imported late: evaluating needs no torch.
     from vramcast.train.fitting import Schedule  # noqa: PLC0415
     from vramcast.train.network import Shape  # noqa: PLC0415
     from vramcast.train.pipeline import train  # noqa: PLC0415
@@ -28,14 +28,14 @@ def run_train(data: Path, out: Path, seeds: int, *, quiet: bool) -> None:
 
 
 def run_finetune(data: Path, base: Path, out: Path, *, quiet: bool) -> None:
-    from vramcast.train.finetune import finetune  # noqa: PLC0415  # torch, as above
+    from vramcast.train.finetune import finetune  # noqa: PLC0415  # needs torch
 
     if out.resolve() == base.resolve():
-        raise InvalidInput(f"--out {out}: the base would be overwritten, give another directory")
+        raise InvalidInput(f"--out {out}: this would overwrite the base, use another directory")
     manifest = finetune(data, base, out, Progress(quiet=quiet))
     console = Console()
     console.print(f"{manifest['base']['version']} on these runs", table(manifest["base_accuracy"]))
-    console.print(f"{manifest['version']} on the same, each left out of its training", table(manifest["accuracy"]))
+    console.print(f"{manifest['version']} on the same runs, each held out of training", table(manifest["accuracy"]))
 
 
 def run_evaluate(data: Path, artifact: Path, output: str) -> None:
@@ -46,7 +46,7 @@ def run_evaluate(data: Path, artifact: Path, output: str) -> None:
         json.dump(report, sys.stdout, indent=1)
         sys.stdout.write("\n")
         return
-    # A pipe has no width: there the table is as wide as it needs to be.
+    # A pipe has no width, and the table must not be cut off.
     console = Console(width=None if sys.stdout.isatty() else _PIPE_WIDTH)
     console.print(table(report["slices"]))
     console.print(f"{report['artifact']}; one forecast takes {report['latency_ms']['p50']} ms (p50)", highlight=False)
@@ -55,7 +55,7 @@ def run_evaluate(data: Path, artifact: Path, output: str) -> None:
 def table(slices: list[dict[str, Any]]) -> Table:
     columns = (
         "slice", "rows", "median", "mean", "p95", "under", "1 GB", "8 GB", "covers .05", "over .05", "covers .01",
-        "over .01", "OOM seen", "sm_active",
+        "over .01", "OOM caught", "sm_active",
     )  # fmt: skip
     shown = Table(*columns)
     for entry in slices:
@@ -66,7 +66,7 @@ def table(slices: list[dict[str, Any]]) -> Table:
 def _cells(entry: dict[str, Any]) -> list[str]:
     if "median_error" not in entry:
         return [entry["slice"], str(entry["rows"])]
-    seen = entry.get("oom_foreseen", {}).get("0.05")
+    caught = entry.get("oom_foreseen", {}).get("0.05")
     known = entry.get("sm_active_class_accuracy")
     return [
         entry["slice"],
@@ -74,6 +74,6 @@ def _cells(entry: dict[str, Any]) -> list[str]:
         *(f"{entry[name]:.2%}" for name in ("median_error", "mean_error", "p95_error", "under_share")),
         *(f"{entry[name]:.3f}" for name in ("bin_accuracy_1gb", "bin_accuracy_8gb")),
         *(f"{entry[name][risk]:.1%}" for risk in ("0.05", "0.01") for name in ("coverage", "over_reservation")),
-        "" if seen is None else f"{seen:.1%}",
+        "" if caught is None else f"{caught:.1%}",
         "" if known is None else f"{known:.3f}",
     ]

@@ -1,4 +1,4 @@
-"""Grouped cross-validation, resumable: every fold's network is kept, and what it says of its unseen rows."""
+"""Grouped cross-validation. It can resume: every fold's network and its predictions for unseen rows are kept."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from vramcast.forecast import features
-from vramcast.train.dataset import Dataset, build, deal
+from vramcast.train.dataset import Dataset, assign_folds, build
 from vramcast.train.fitting import Predicted, Schedule, fit, predict
 from vramcast.train.network import MEDIAN, QUANTILES, UTILIZATIONS, ForecastNetwork, Shape
 from vramcast.train.progress import Progress
@@ -24,11 +24,11 @@ FOLDS = 5
 
 @dataclass(frozen=True, slots=True)
 class Unseen:
-    """What networks said of rows that they had not trained on."""
+    """Predictions for rows that the networks were not trained on."""
 
     fold: NDArray[np.int64]
     quantiles: NDArray[np.float32]  # (rows, quantiles), averaged over seeds
-    summary_quantiles: NDArray[np.float32]  # the same runs, told by their summary
+    summary_quantiles: NDArray[np.float32]  # the same runs, described by their summary
     utilization: NDArray[np.float32]  # (rows, targets)
 
 
@@ -40,11 +40,11 @@ class CrossValidated:
 
 
 def load_dataset(records: Sequence[Record], work: Path, progress: Progress) -> Dataset:
-    """Features are the slow part of a restart, so they are kept, under a name that their inputs decide."""
-    seen = hashlib.sha256(features.VERSION.encode())
+    """Computing features is the slow part of a restart, so they are cached under a hash of their inputs."""
+    digest = hashlib.sha256(features.VERSION.encode())
     for record in records:
-        seen.update(f"{record.profile}{record.task}{record.product}{record.measured_mib}{record.outcome}".encode())
-    path = work / f"dataset-{seen.hexdigest()[:16]}.npz"
+        digest.update(f"{record.profile}{record.task}{record.product}{record.measured_mib}{record.outcome}".encode())
+    path = work / f"dataset-{digest.hexdigest()[:16]}.npz"
     if path.exists():
         with np.load(path) as kept:
             return Dataset(*(kept[field.name] for field in fields(Dataset)))
@@ -57,7 +57,7 @@ def load_dataset(records: Sequence[Record], work: Path, progress: Progress) -> D
 def cross_validate(
     data: Dataset, shape: Shape, schedule: Schedule, seeds: Sequence[int], work: Path, progress: Progress
 ) -> CrossValidated:
-    fold = deal(data, FOLDS, 0)
+    fold = assign_folds(data, FOLDS, 0)
     count = len(data)
     quantiles = np.zeros((count, len(QUANTILES)), np.float32)
     summaries = np.zeros_like(quantiles)
@@ -69,9 +69,9 @@ def cross_validate(
             network, curve = _fold_network(data, fold != number, shape, schedule, 100 * seed + number, work, progress)
             networks.append(network)
             curves.append(curve)
-            told, summary = predict_both(network, data.where(rows))
-            quantiles[rows] += told.quantiles / len(seeds)
-            utilization[rows] += told.utilization / len(seeds)
+            layered, summary = predict_both(network, data.where(rows))
+            quantiles[rows] += layered.quantiles / len(seeds)
+            utilization[rows] += layered.utilization / len(seeds)
             summaries[rows] += summary.quantiles / len(seeds)
     return CrossValidated(tuple(networks), Unseen(fold, quantiles, summaries, utilization), tuple(curves))
 
@@ -79,8 +79,8 @@ def cross_validate(
 def unseen_medians(
     data: Dataset, shape: Shape, schedule: Schedule, folds: Sequence[int], work: Path, progress: Progress
 ) -> NDArray[np.float64]:
-    """One seed's medians of log(measured / prior) on these folds, NaN elsewhere."""
-    fold = deal(data, FOLDS, 0)
+    """One seed's medians of log(measured / prior) in these folds, NaN elsewhere."""
+    fold = assign_folds(data, FOLDS, 0)
     medians = np.full(len(data), np.nan)
     for number in folds:
         network, _ = _fold_network(data, fold != number, shape, schedule, 100 + number, work, progress)
@@ -90,6 +90,7 @@ def unseen_medians(
 
 
 def predict_both(network: ForecastNetwork, data: Dataset) -> tuple[Predicted, Predicted]:
+    """From the layers, and from the summaries."""
     blank = np.zeros_like(data.tokens)
     return (
         predict(network, data.facts, data.tokens, data.kinds),
@@ -116,5 +117,5 @@ def _fold_network(
     result = fit(data.where(training & ~data.suspect), shape, schedule, seed, progress)
     work.mkdir(parents=True, exist_ok=True)
     torch.save({"state": result.network.state_dict(), "curve": result.curve}, path)
-    progress.say(f"network {seed}: {len(result.curve)} epochs, watched loss {min(w for _, w in result.curve):.4f}")
+    progress.say(f"network {seed}: {len(result.curve)} epochs, validation loss {min(w for _, w in result.curve):.4f}")
     return result.network.eval(), tuple(result.curve)

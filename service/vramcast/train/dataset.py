@@ -1,4 +1,4 @@
-"""Records as arrays, and groups dealt out to folds."""
+"""Records as arrays, and their groups split into folds."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from vramcast.forecast.features import Features, describe
 from vramcast.hardware.products import PRODUCTS
 from vramcast.task.quantity import MIB
 from vramcast.train.progress import Progress
-from vramcast.train.records import Outcome, Record
+from vramcast.train.records import Record, RecordOutcome
 
 Floats = NDArray[np.float32]
 
-# What a GPU had when a run died on it: its memory less what the driver keeps.
+# A run killed by OOM needed at least this share of the GPU's memory; the driver keeps the rest.
 _USABLE_SHARE = 0.98
 
 
 @dataclass(frozen=True, slots=True)
 class Dataset:
-    """One row per run; a run is described twice, by its layers and by its summary."""
+    """One row per run, described twice: by its layers and by its summary."""
 
     facts: Floats  # (rows, facts)
     tokens: Floats  # (rows, tokens, width)
@@ -31,10 +31,10 @@ class Dataset:
     prior_mib: NDArray[np.float64]
     summary_facts: Floats  # (rows, facts)
     summary_prior_mib: NDArray[np.float64]
-    measured_mib: NDArray[np.float64]  # a floor where censored
+    measured_mib: NDArray[np.float64]  # a lower limit if censored
     censored: NDArray[np.bool_]
     suspect: NDArray[np.bool_]
-    utilization: Floats  # (rows, targets), NaN where not recorded
+    utilization: Floats  # (rows, targets), NaN if not recorded
     source: NDArray[np.str_]
     group: NDArray[np.str_]
     family: NDArray[np.str_]
@@ -48,7 +48,7 @@ class Dataset:
 
     @property
     def usable(self) -> NDArray[np.bool_]:
-        """Rows whose figure is what was measured."""
+        """Rows with a trustworthy, exact measurement."""
         return np.asarray(~self.suspect & ~self.censored)
 
     @property
@@ -66,8 +66,8 @@ def build(records: Sequence[Record], progress: Progress) -> Dataset:
     for record in progress.over(records, "features"):
         described.append(describe(record.network, record.task, record.product))
         summarized.append(describe(None, record.task, record.product))
-    died = np.array([record.outcome is Outcome.OOM for record in records])
-    censored = died | np.array([record.outcome is Outcome.FLOOR for record in records])
+    oom = np.array([record.outcome is RecordOutcome.OOM for record in records])
+    censored = oom | np.array([record.outcome is RecordOutcome.FLOOR for record in records])
     return Dataset(
         facts=np.stack([features.facts for features in described]),
         tokens=np.stack([features.tokens for features in described]),
@@ -76,9 +76,9 @@ def build(records: Sequence[Record], progress: Progress) -> Dataset:
         prior_mib=np.array([features.prior.total_bytes / MIB for features in described]),
         summary_facts=np.stack([features.facts for features in summarized]),
         summary_prior_mib=np.array([features.prior.total_bytes / MIB for features in summarized]),
-        measured_mib=np.where(died, [usable_mib(r) for r in records], [r.measured_mib for r in records]),
+        measured_mib=np.where(oom, [usable_mib(r) for r in records], [r.measured_mib for r in records]),
         censored=censored,
-        suspect=np.array([record.outcome is Outcome.SUSPECT for record in records]),
+        suspect=np.array([record.outcome is RecordOutcome.SUSPECT for record in records]),
         utilization=np.array([record.utilization for record in records], dtype=np.float32),
         source=np.array([record.source for record in records]),
         group=np.array([f"{record.source}/{record.group}" for record in records]),
@@ -92,9 +92,9 @@ def usable_mib(record: Record) -> float:
     return _USABLE_SHARE * spec.memory_mib if spec else record.measured_mib
 
 
-def deal(data: Dataset, folds: int, seed: int) -> NDArray[np.int64]:
-    """A fold for every row: whole groups, each source on its own, largest groups first so that folds are level."""
-    dealt = np.zeros(len(data), dtype=np.int64)
+def assign_folds(data: Dataset, folds: int, seed: int) -> NDArray[np.int64]:
+    """Assigns whole groups to folds, separately per source, largest groups first so that folds have similar sizes."""
+    folded = np.zeros(len(data), dtype=np.int64)
     for source in sorted(set(data.source)):
         rows = np.flatnonzero(data.source == source)
         groups, counts = np.unique(data.group[rows], return_counts=True)
@@ -106,5 +106,5 @@ def deal(data: Dataset, folds: int, seed: int) -> NDArray[np.int64]:
             fold = int(np.argmin(load))
             fold_of[str(groups[index])] = fold
             load[fold] += counts[index]
-        dealt[rows] = [fold_of[str(group)] for group in data.group[rows]]
-    return dealt
+        folded[rows] = [fold_of[str(group)] for group in data.group[rows]]
+    return folded

@@ -1,4 +1,4 @@
-"""Networks and trees as one ONNX graph, checked against PyTorch and LightGBM on every row."""
+"""Exports networks and trees as one ONNX graph, and compares it with PyTorch and LightGBM on every row."""
 
 from __future__ import annotations
 
@@ -41,20 +41,20 @@ _NETWORK_OUTPUTS = ("network_quantiles", "network_utilization")
 
 
 class ExportDiffers(VramcastError):
-    """The exported graph does not say what the trained model says."""
+    """The exported graph and the trained model give different results."""
 
 
 class Ensemble(nn.Module):
-    """The mean over the networks."""
+    """The mean of the networks."""
 
     def __init__(self, networks: Sequence[ForecastNetwork]) -> None:
         super().__init__()
         self.networks = nn.ModuleList(networks)
 
     def forward(self, facts: Tensor, tokens: Tensor, kinds: Tensor) -> tuple[Tensor, Tensor]:
-        said = [network(facts, tokens, kinds) for network in self.networks]
-        quantiles = torch.stack([quantiles for quantiles, _, _ in said]).mean(0)
-        return quantiles, torch.stack([utilization for _, utilization, _ in said]).mean(0)
+        outputs = [network(facts, tokens, kinds) for network in self.networks]
+        quantiles = torch.stack([quantiles for quantiles, _, _ in outputs]).mean(0)
+        return quantiles, torch.stack([utilization for _, utilization, _ in outputs]).mean(0)
 
 
 def export(networks: Sequence[ForecastNetwork], correction: Correction, utilization: UtilizationTrees) -> bytes:
@@ -77,7 +77,7 @@ def _export_networks(stacked: Stacked) -> onnx.ModelProto:
     )
     file = io.BytesIO()
     with warnings.catch_warnings():
-        # The tracing exporter keeps GRU as one operator (the newer one unrolls it), and warns that it is the older.
+        # The older exporter keeps a GRU as one operator, where the newer one unrolls it, and warns about its age.
         warnings.simplefilter("ignore")
         torch.onnx.export(
             stacked, example, file, dynamo=False, opset_version=_OPSET, input_names=list(INPUTS),
@@ -88,7 +88,7 @@ def _export_networks(stacked: Stacked) -> onnx.ModelProto:
 
 
 def _append_trees(model: onnx.ModelProto, correction: Correction) -> None:
-    """The arithmetic of `trees.apply`, on the rows whose regime has trees."""
+    """The arithmetic of `trees.apply`, for rows whose regime has trees."""
     graph = model.graph
     shape = [_ROWS, len(QUANTILES)]
     graph.output.append(helper.make_tensor_value_info("quantiles", onnx.TensorProto.FLOAT, shape))
@@ -115,7 +115,7 @@ def _append_trees(model: onnx.ModelProto, correction: Correction) -> None:
 
 
 def _regime_nodes(correction: Correction, regime: int) -> list[onnx.NodeProto]:
-    """Each result is zero on the rows of other regimes."""
+    """Results are zero for rows of other regimes."""
     flag = f"flag_{regime}"
     regressors = [
         regressor_node(correction.medians[regime], "facts", f"tree_median_{regime}"),
@@ -155,7 +155,7 @@ def _combining_nodes(regimes: list[int]) -> list[onnx.NodeProto]:
 
 
 def run(model: bytes, data: Dataset, *, summary: bool = False) -> tuple[NDArray[np.float32], ...]:
-    """quantiles, utilization and network quantiles of every row."""
+    """Quantiles, utilization and network quantiles of every row."""
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
     session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
@@ -175,7 +175,7 @@ def check_parity(
     trees: UtilizationTrees,
     data: Dataset,
 ) -> float:
-    """The largest difference on any row; raises where it is more than the tolerance."""
+    """Returns the largest difference on any row. Raises ExportDiffers above the tolerance."""
     exported, utilization, network_quantiles = run(model, data)
     with torch.no_grad():
         expected, expected_utilization = Ensemble(networks).eval()(
@@ -187,5 +187,5 @@ def check_parity(
         float(np.abs(exported - correction.correct(data.facts, network_quantiles, data.regime)).max()),
     )
     if worst > TOLERANCE:
-        raise ExportDiffers(f"the exported graph differs by {worst:.2g} on some row, at most {TOLERANCE:g} is allowed")
+        raise ExportDiffers(f"the exported graph differs by up to {worst:.2g}, the tolerance is {TOLERANCE:g}")
     return worst

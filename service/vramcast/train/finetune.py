@@ -1,8 +1,8 @@
-"""`vramcast train --base`: an artifact's networks taught by a cluster's own runs, and calibrated with them.
+"""`vramcast train --base`: fine-tunes an artifact's networks on a cluster's own runs, and calibrates them again.
 
-Each network is tuned on four fifths of the runs and judged on the rest, as in the training from nothing: the figures
-and the bounds stand on runs that were not trained on. Trees, facts and layout stay the base's. Where the cluster has
-too few runs of a kind, the base's calibration goes on.
+Each network is tuned on four fifths of the runs and evaluated on the rest, as in training from scratch, so the figures
+and the bounds rest on unseen runs. The trees, the facts and their layout stay the base's. A cell with too few runs
+keeps the base's calibration.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vramcast.errors import InvalidInput
-from vramcast.forecast.conformal import MIN_SCORES, RISKS, Calibration, Cell, bound, calibrate
+from vramcast.forecast.conformal import MIN_SCORES, Calibration, Cell, bound, calibrate
 from vramcast.forecast.features import Regime
 from vramcast.forecast.model import MANIFEST, MODEL, Artifact, Ranges, load_artifact, novelty
 from vramcast.train.crossval import FOLDS
-from vramcast.train.dataset import Dataset, build, deal
+from vramcast.train.dataset import Dataset, assign_folds, build
 from vramcast.train.export import TOLERANCE, run
 from vramcast.train.fitting import Predicted, predict
-from vramcast.train.metrics import REPORTED_RISKS, Judged, capacities_mib, slices
+from vramcast.train.import_onnx import NotImportable, TreeHead, import_networks, replace_networks
+from vramcast.train.metrics import REPORTED_RISKS, Judged, slices
 from vramcast.train.network import MEDIAN, ForecastNetwork, Shape, pinball
-from vramcast.train.pipeline import spreads
+from vramcast.train.pipeline import calibration_entries, cell_of, judged, score, spreads, training_data
 from vramcast.train.progress import Progress
 from vramcast.train.records import read_records
-from vramcast.train.recover import NotRecovered, TreeHead, graft, recover_networks
 
 Floats = NDArray[np.float32]
 Rows = NDArray[np.bool_]
 LEAST_RUNS = 40
-# With fewer networks than this, whole ones cannot be left out: then single runs are.
+# With fewer networks than this, single runs are held out instead of whole networks.
 _LEAST_GROUPS = 10
 _PROBE_SHIFT = 0.01
 _CLIP_NORM = 1.0
@@ -51,16 +51,16 @@ class FineTuning:
     epochs: int = 20
     batch: int = 64
     learning_rate: float = 1e-3
-    anchor: float = 1e-3  # pull back to the base's weights
-    summary_weight: float = 0.25  # of a run's summary beside its layers
-    shrinkage: float = 20.0  # runs that weigh as much as the base's own word when its median is moved
+    anchor: float = 1e-3  # pull towards the base's weights
+    summary_weight: float = 0.25  # of a run's summary against its layers
+    shrinkage: float = 20.0  # this many runs move the base's median half way
 
 
 @dataclass(frozen=True, slots=True)
 class Levels:
-    """Every run as it was described, then every run with layers by its summary too. Arrays over these."""
+    """Every run as described, then every run that has layers by its summary. Arrays over these."""
 
-    run: NDArray[np.int64]  # which row of the dataset
+    run: NDArray[np.int64]  # row in the dataset
     facts: Floats
     tokens: Floats
     kinds: NDArray[np.int64]
@@ -75,53 +75,52 @@ def finetune(
 ) -> dict[str, Any]:
     """Writes the artifact and returns its manifest."""
     tuning = tuning or FineTuning()
-    torch.set_num_threads(1)  # batches are small: threads would only wait for each other
+    torch.set_num_threads(1)  # batches are small: more threads would only wait for each other
     base = load_artifact(base_dir)
     data = build(read_records(data_dir), progress)
     _check_enough(data, data_dir)
     model = onnx.load_from_string(base.model)
-    recovered = recover_networks(model, Shape(**base.manifest["shape"]), int(base.manifest["networks"]))
-    _check_same(recovered.networks, base, data)
-    head = TreeHead(model, recovered.network_nodes)
+    imported = import_networks(model, Shape(**base.manifest["shape"]), int(base.manifest["networks"]))
+    _check_same(imported.networks, base, data)
+    head = TreeHead(model, imported.network_nodes)
     levels, fold, split = _levels(data, tuning), *_split(data)
-    owners = [number * FOLDS // len(recovered.networks) for number in range(len(recovered.networks))]
+    owners = [number * FOLDS // len(imported.networks) for number in range(len(imported.networks))]
     tuned = [
         tune(network, head, levels, fold[levels.run] != owner, tuning, number)
         for number, (network, owner) in enumerate(
-            progress.over(list(zip(recovered.networks, owners, strict=True)), "networks")
+            progress.over(list(zip(imported.networks, owners, strict=True)), "networks")
         )
     ]
     unseen = _unseen(tuned, owners, head, levels, fold)
-    fresh = graft(model, tuned, recovered.network_nodes)
+    tuned_model = replace_networks(model, tuned, imported.network_nodes)
     ranges = _widened(base.ranges, levels)
     scored = _scored(data, levels, unseen.quantiles, ranges)
-    judged = _judge(data, unseen, base, ranges, fold, scored)
-    calibration = _merged(base.calibration, calibrate(score for _, score in scored))
-    manifest = _manifest(base, fresh, calibration, ranges, data) | {
+    calibration = _merged(base.calibration, calibrate(scores for _, scores in scored))
+    manifest = _manifest(base, tuned_model, calibration, ranges, data) | {
         "split": split,
-        "accuracy": slices(judged),
+        "accuracy": slices(_judge(data, unseen, base, ranges, fold, scored)),
         "base_accuracy": slices(_judge_base(data, base)),
         "fine_tuning": asdict(tuning),
     }
     out.mkdir(parents=True, exist_ok=True)
-    (out / MODEL).write_bytes(fresh)
+    (out / MODEL).write_bytes(tuned_model)
     (out / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
     return manifest
 
 
 def _check_enough(data: Dataset, data_dir: Path) -> None:
-    finished = int((~data.censored & ~data.suspect).sum())
+    finished = int(data.usable.sum())
     if finished < LEAST_RUNS:
-        raise InvalidInput(f"{data_dir} has {finished} runs that came to their end, fine-tuning needs {LEAST_RUNS}")
+        raise InvalidInput(f"{data_dir} has {finished} finished runs, fine-tuning needs {LEAST_RUNS}")
 
 
 def _check_same(networks: Sequence[ForecastNetwork], base: Artifact, data: Dataset) -> None:
-    """What was recovered must say what the artifact says."""
-    _, _, said = run(base.model, data)
-    mine = np.mean([predict(n, data.facts, data.tokens, data.kinds).quantiles for n in networks], axis=0)
-    worst = float(np.abs(mine - said).max())
+    """The imported networks must predict the same as the artifact."""
+    _, _, expected = run(base.model, data)
+    imported = np.mean([predict(n, data.facts, data.tokens, data.kinds).quantiles for n in networks], axis=0)
+    worst = float(np.abs(imported - expected).max())
     if worst > TOLERANCE:
-        raise NotRecovered(f"the networks of {base.version} were not recovered: they differ by {worst:.2g}")
+        raise NotImportable(f"the imported networks of {base.version} differ from it by {worst:.2g}")
 
 
 def _levels(data: Dataset, tuning: FineTuning) -> Levels:
@@ -141,8 +140,8 @@ def _levels(data: Dataset, tuning: FineTuning) -> Levels:
 
 def _split(data: Dataset) -> tuple[NDArray[np.int64], str]:
     if len(set(data.group)) >= _LEAST_GROUPS:
-        return deal(data, FOLDS, 0), f"{FOLDS} folds of whole networks, figures on the fold left out"
-    return np.arange(len(data)) % FOLDS, f"{FOLDS} folds of runs, few networks: figures on the fold left out"
+        return assign_folds(data, FOLDS, 0), f"{FOLDS} folds of whole networks, figures on the held-out fold"
+    return np.arange(len(data)) % FOLDS, f"{FOLDS} folds of single runs (few networks), figures on the held-out fold"
 
 
 # ---------------------------------------------------------------------- one network
@@ -151,18 +150,18 @@ def _split(data: Dataset) -> tuple[NDArray[np.int64], str]:
 def tune(
     network: ForecastNetwork, head: TreeHead, levels: Levels, rows: Rows, tuning: FineTuning, seed: int
 ) -> ForecastNetwork:
-    """The network first moved where the runs are, then trained; the base's trees are part of what it is judged by."""
+    """First moves the medians to where the runs are, then trains. The loss is taken after the base's trees."""
     rows = rows & (levels.weight > 0)
     tuned = copy.deepcopy(network).eval()
     if not rows.any():
         return tuned
     before = predict(network, levels.facts, levels.tokens, levels.kinds).quantiles
     shipped = head.apply(levels.facts, before)
-    # How much of a network's move is left behind the trees: found by moving it.
+    # The trees pass on only part of a change in the network. A small shift shows how much.
     gain = (head.apply(levels.facts, before + np.float32(_PROBE_SHIFT)) - shipped)[:, MEDIAN] / _PROBE_SHIFT
     gain = np.clip(gain, 0.05, 1.0).astype(np.float32)
     _recentre(tuned, levels, rows, shipped[:, MEDIAN], gain, tuning)
-    # What ships is the base's median and the part of the network's move that the trees let through.
+    # The shipped median is the base's, plus the part of the network's change that the trees pass on.
     start = shipped[:, MEDIAN] - gain * before[:, MEDIAN]
     _train(tuned, network, levels, rows, torch.as_tensor(start), torch.as_tensor(gain), tuning, seed)
     return tuned
@@ -172,7 +171,7 @@ def tune(
 def _recentre(
     network: ForecastNetwork, levels: Levels, rows: Rows, medians: Floats, gain: Floats, tuning: FineTuning
 ) -> None:
-    """A drift of a whole regime is a bias of its median: no gradient is needed to find it."""
+    """A drift of a whole regime is a bias of its median, which needs no gradient to find."""
     biases = network.memory.bias.view(len(Regime), -1)
     for regime in Regime:
         own = rows & ~levels.censored & (levels.regime == int(regime))
@@ -219,13 +218,13 @@ def _loss(
     return (pinball(shipped, target, censored) / scale[rows] * weight).sum() / weight.sum()
 
 
-# ---------------------------------------------------------------------- what it is worth
+# ---------------------------------------------------------------------- calibration and accuracy
 
 
 def _unseen(
     networks: Sequence[ForecastNetwork], owners: Sequence[int], head: TreeHead, levels: Levels, fold: NDArray[np.int64]
 ) -> Predicted:
-    """What the networks say of the fold that they were not tuned on, behind the trees."""
+    """Predictions for the fold that each network was not tuned on, after the trees."""
     by_fold: dict[int, list[Predicted]] = {}
     for network, owner in zip(networks, owners, strict=True):
         by_fold.setdefault(owner, []).append(predict(network, levels.facts, levels.tokens, levels.kinds))
@@ -233,15 +232,15 @@ def _unseen(
     quantiles, utilization = np.zeros_like(first.quantiles), np.zeros_like(first.utilization)
     for owner in range(FOLDS):
         rows = fold[levels.run] == owner
-        # With fewer networks than folds, some folds are nobody's: all networks have seen them, and say so together.
-        said = by_fold.get(owner) or [one for several in by_fold.values() for one in several]
-        quantiles[rows] = np.mean([one.quantiles[rows] for one in said], axis=0)
-        utilization[rows] = np.mean([one.utilization[rows] for one in said], axis=0)
+        # With fewer networks than folds, some folds were held out from no network. All networks predict those.
+        predicted = by_fold.get(owner) or [one for several in by_fold.values() for one in several]
+        quantiles[rows] = np.mean([one.quantiles[rows] for one in predicted], axis=0)
+        utilization[rows] = np.mean([one.utilization[rows] for one in predicted], axis=0)
     return Predicted(head.apply(levels.facts, quantiles), utilization, quantiles)
 
 
 def _widened(ranges: Ranges, levels: Levels) -> Ranges:
-    """What the cluster runs is no novelty any more."""
+    """The cluster's own runs are no longer novel."""
     low, high = ranges.low.copy(), ranges.high.copy()
     for regime in {int(value) for value in levels.regime}:
         ours = np.quantile(levels.facts[levels.regime == regime], [0.01, 0.99], axis=0).astype(np.float32)
@@ -253,21 +252,20 @@ Scored = list[tuple[int, tuple[Cell, dict[float, float]]]]
 
 
 def _scored(data: Dataset, levels: Levels, quantiles: Floats, ranges: Ranges) -> Scored:
-    """By run: its cell, and by how many spreads it exceeded its median at each risk's spread."""
+    """By run: its cell, and its score at each risk's spread."""
     scored: Scored = []
     for index in np.flatnonzero(levels.weight > 0):
         regime, row = Regime(int(levels.regime[index])), int(levels.run[index])
-        tail, new = spreads(quantiles[index]), novelty(ranges, levels.facts[index], regime)
         excess = float(levels.target[index] - quantiles[index, MEDIAN])
         if levels.censored[index] and excess <= 0:
-            continue
-        cell = Cell(str(data.product[row]), str(data.family[row]), regime.name.lower())
-        scored.append((row, (cell, {risk: excess / (tail.at(risk) * (1.0 + new)) for risk in RISKS})))
+            continue  # the forecast was above the GPU's memory, so the OOM does not contradict it
+        scores = score(excess, quantiles[index], novelty(ranges, levels.facts[index], regime))
+        scored.append((row, (cell_of(data, row, regime), scores)))
     return scored
 
 
 def _merged(base: Calibration, ours: Calibration) -> Calibration:
-    """The cluster's own factors where they rest on enough runs."""
+    """The cluster's own factors for cells with enough runs, else the base's."""
     enough = {key: factors for key, factors in ours.cells.items() if factors.scores >= MIN_SCORES}
     return Calibration({**base.cells, **enough})
 
@@ -275,22 +273,23 @@ def _merged(base: Calibration, ours: Calibration) -> Calibration:
 def _judge(
     data: Dataset, unseen: Predicted, base: Artifact, ranges: Ranges, fold: NDArray[np.int64], scored: Scored
 ) -> Judged:
-    """Bounds for each fold by factors of the other folds."""
+    """Bounds each fold with factors from the other folds."""
     bounds = {risk: np.zeros(len(data)) for risk in REPORTED_RISKS}
     for number in range(FOLDS):
         calibration = _merged(base.calibration, calibrate(s for row, s in scored if fold[row] != number))
         for row in np.flatnonzero(fold == number):
             _put_bounds(bounds, int(row), data, calibration, unseen.quantiles[row], ranges)
-    return _judged(data, unseen.quantiles, unseen.state, unseen.utilization, bounds)
+    rows = len(data)
+    return judged(data, data.prior_mib, unseen.quantiles[:rows], unseen.state[:rows], unseen.utilization[:rows], bounds)
 
 
 def _judge_base(data: Dataset, base: Artifact) -> Judged:
-    """The base on the same runs, none of which it has seen."""
+    """The base on the same runs, which it has not seen."""
     quantiles, utilization, network = run(base.model, data)
     bounds = {risk: np.zeros(len(data)) for risk in REPORTED_RISKS}
     for row in range(len(data)):
         _put_bounds(bounds, row, data, base.calibration, quantiles[row], base.ranges)
-    return _judged(data, quantiles, network, utilization, bounds)
+    return judged(data, data.prior_mib, quantiles, network, utilization, bounds)
 
 
 def _put_bounds(
@@ -298,54 +297,19 @@ def _put_bounds(
     ranges: Ranges,
 ) -> None:  # fmt: skip
     regime = Regime(int(data.regime[row]))
-    factors = calibration.factors(Cell(str(data.product[row]), str(data.family[row]), regime.name.lower()))
+    factors = calibration.factors(cell_of(data, row, regime))
     tail, new = spreads(quantiles), novelty(ranges, data.facts[row], regime)
     median = float(data.prior_mib[row]) * math.exp(float(quantiles[MEDIAN]))
     for risk, column in bounds.items():
         column[row] = bound(median, tail, factors, risk, new)
 
 
-def _judged(
-    data: Dataset, quantiles: Floats, network: Floats, utilization: Floats, bounds: dict[float, NDArray[np.float64]]
-) -> Judged:
-    rows = len(data)
-    return Judged(
-        measured_mib=data.measured_mib,
-        median_mib=data.prior_mib * np.exp(quantiles[:rows, MEDIAN]),
-        network_mib=data.prior_mib * np.exp(network[:rows, MEDIAN]),
-        prior_mib=data.prior_mib,
-        bounds_mib=bounds,
-        capacity_mib=capacities_mib(data.product),
-        censored=data.censored,
-        suspect=data.suspect,
-        utilization=data.utilization.astype(np.float64),
-        said_utilization=utilization[:rows].astype(np.float64),
-        source=data.source,
-        family=data.family,
-        product=data.product,
-    )
-
-
 def _manifest(base: Artifact, model: bytes, calibration: Calibration, ranges: Ranges, data: Dataset) -> dict[str, Any]:
     digest = hashlib.sha256(model).hexdigest()
-    sources = [
-        {
-            "name": source,
-            "origin": "given by the operator",
-            "rows": int((data.source == source).sum()),
-            "oom": int(((data.source == source) & data.censored).sum()),
-            "groups": len(set(data.group[data.source == source])),
-        }
-        for source in sorted({str(source) for source in data.source})
-    ]
     return base.manifest | {
         "version": f"bigru-transformer-{digest[:12]}",
         "sha256": digest,
         "base": {"version": base.version, "sha256": base.manifest["sha256"]},
-        "training_data": [*base.manifest.get("training_data", []), *sources],
-        "calibration": {
-            key: {"scores": factors.scores, "factors": {f"{risk:g}": value for risk, value in factors.by_risk.items()}}
-            for key, factors in calibration.cells.items()
-        },
-        "ranges": {name: np.round(getattr(ranges, name), 6).tolist() for name in ("low", "high", "width")},
+        "training_data": [*base.manifest.get("training_data", []), *training_data(data)],
+        **calibration_entries(calibration, ranges),
     }

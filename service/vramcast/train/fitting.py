@@ -1,7 +1,7 @@
-"""One network fitted: deterministic by seed, averaged weights, stopped early on groups that it does not train on.
+"""Fits one network: deterministic by seed, with averaged weights and early stopping on held-out groups.
 
-The watched groups are few, so their loss is noisy: picking its best epoch picks a lucky one, which cost a third of the
-accuracy. It only stops a training that has gone astray; else the last average is kept.
+There are few held-out groups, so their loss is noisy. Taking the epoch with the best loss picks a lucky one, which cost
+a third of the accuracy. So the loss only stops a training that diverges; otherwise the last average is kept.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vramcast.forecast.features import Regime, without_optional
-from vramcast.train.dataset import Dataset, deal
+from vramcast.train.dataset import Dataset, assign_folds
 from vramcast.train.network import ForecastNetwork, Shape, pinball
 from vramcast.train.progress import Progress
 
-# Facts that are always told: what is known, the prior, the run and the GPU.
-_ALWAYS_TOLD = 16
+# The first facts are never dropped: the regime, the prior, the run and the GPU.
+_NEVER_DROPPED = 16
 _SOURCE_WEIGHTS = {"gpumemnet-mlp": 0.3, "xmem": 2.0}
 _CLIP_NORM = 1.0
 _WARM_UP_STEPS = 60
@@ -35,18 +35,18 @@ class Schedule:
     weight_decay: float = 0.05
     average: float = 0.99
     fact_dropout: float = 0.1
-    summary_share: float = 0.2  # of the rows, seen by their summary alone
-    terse_share: float = 0.2  # of the summaries, without what a summary may leave out
+    summary_share: float = 0.2  # of the rows, described by their summary alone
+    terse_share: float = 0.2  # of the summaries, without the optional annotations
     utilization_weight: float = 2.0
-    validation_folds: int = 16  # one of so many folds of groups watches for the early stop
-    patience: int = 8  # epochs in a row that may stay astray
-    astray: float = 1.25  # watched loss over its best
+    validation_folds: int = 16  # one of these folds is held out for early stopping
+    patience: int = 8  # diverging epochs in a row before training stops
+    astray: float = 1.25  # validation loss over its best that counts as diverging
 
 
 @dataclass(slots=True)
 class Fit:
     network: ForecastNetwork
-    curve: list[tuple[float, float]] = field(default_factory=list)  # per epoch: training loss, watched loss
+    curve: list[tuple[float, float]] = field(default_factory=list)  # per epoch: training loss, validation loss
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,17 +65,17 @@ class _Tensors:
 def fit(data: Dataset, shape: Shape, schedule: Schedule, seed: int, progress: Progress) -> Fit:
     torch.manual_seed(seed)
     rng = np.random.default_rng(seed)
-    watched = deal(data, schedule.validation_folds, seed) == 0
+    held_out = assign_folds(data, schedule.validation_folds, seed) == 0
     tensors = _tensors(data)
     network = ForecastNetwork(shape)
-    _standardize(network, tensors, data, np.flatnonzero(~watched))
+    _standardize(network, tensors, data, np.flatnonzero(~held_out))
     averaged = copy.deepcopy(network).eval()
     best_loss, since = math.inf, 0
-    trainer = _Trainer(network, averaged, tensors, schedule, rng, np.flatnonzero(~watched))
+    trainer = _Trainer(network, averaged, tensors, schedule, rng, np.flatnonzero(~held_out))
     result = Fit(averaged)
     for _ in progress.over(range(schedule.epochs), f"seed {seed}"):
         training_loss = trainer.epoch()
-        loss = _watched_loss(averaged, tensors, np.flatnonzero(watched))
+        loss = _validation_loss(averaged, tensors, np.flatnonzero(held_out))
         result.curve.append((training_loss, loss))
         best_loss = min(best_loss, loss)
         since = since + 1 if loss > schedule.astray * best_loss else 0
@@ -92,18 +92,18 @@ class _Trainer:
         self._network, self._averaged, self._tensors = network, averaged, tensors
         self._schedule, self._rng, self._rows = schedule, rng, rows
         self._batch = min(schedule.batch, len(rows) // 2)
-        met = float(tensors.weight[rows].clamp_max(1.0).sum())
-        self._steps = schedule.epochs * max(1, int(met) // self._batch)
+        sampled = float(tensors.weight[rows].clamp_max(1.0).sum())
+        self._steps = schedule.epochs * max(1, int(sampled) // self._batch)
         self._done = 0
         self._optimizer = torch.optim.AdamW(
             network.parameters(), lr=schedule.learning_rate, weight_decay=schedule.weight_decay
         )
 
     def epoch(self) -> float:
-        """A source that weighs less than a whole is met less often: the same pull for less work."""
+        """Rows with a weight below 1 are sampled less often: the same influence for less work."""
         self._network.train()
-        met = self._rng.random(len(self._rows)) < self._tensors.weight.numpy()[self._rows]
-        order = self._rng.permutation(self._rows[met])
+        sampled = self._rng.random(len(self._rows)) < self._tensors.weight.numpy()[self._rows]
+        order = self._rng.permutation(self._rows[sampled])
         starts = range(0, max(1, len(order) - self._batch + 1), self._batch)
         return sum(self._step(torch.as_tensor(order[low : low + self._batch])) for low in starts) / len(starts)
 
@@ -130,12 +130,12 @@ class _Trainer:
             kept.lerp_(fresh, 1.0 - decay)
 
     def _loss(self, rows: Tensor) -> Tensor:
-        """Some facts are withheld, and some rows are seen by their summary alone: both are trained."""
+        """Drops some facts, and describes some rows by their summary alone."""
         tensors, network = self._tensors, self._network
         facts = tensors.facts[rows]
-        withheld = torch.rand(facts.shape) < self._schedule.fact_dropout
-        withheld[:, :_ALWAYS_TOLD] = False
-        facts = torch.where(withheld, network.mean.expand_as(facts), facts)
+        dropped = torch.rand(facts.shape) < self._schedule.fact_dropout
+        dropped[:, :_NEVER_DROPPED] = False
+        facts = torch.where(dropped, network.mean.expand_as(facts), facts)
         sparse = torch.rand(len(rows)) < self._schedule.summary_share
         facts = torch.where(sparse[:, None], self._summaries(rows), facts)
         kinds = torch.where(sparse[:, None], 0, tensors.kinds[rows])
@@ -164,8 +164,8 @@ def _utilization_loss(predicted: Tensor, recorded: Tensor) -> Tensor:
 
 
 @torch.no_grad()  # type: ignore[untyped-decorator]
-def _watched_loss(network: ForecastNetwork, tensors: _Tensors, watched: NDArray[np.int64]) -> float:
-    rows = torch.as_tensor(watched)
+def _validation_loss(network: ForecastNetwork, tensors: _Tensors, held_out: NDArray[np.int64]) -> float:
+    rows = torch.as_tensor(held_out)
     quantiles, utilization, _ = network(tensors.facts[rows], tensors.tokens[rows], tensors.kinds[rows])
     loss = _memory_loss(network, quantiles, tensors.facts[rows], tensors.target[rows], tensors, rows)
     return float(loss + _utilization_loss(utilization, tensors.utilization[rows]))
@@ -187,7 +187,7 @@ def _tensors(data: Dataset) -> _Tensors:
 
 
 def _standardize(network: ForecastNetwork, tensors: _Tensors, data: Dataset, rows: NDArray[np.int64]) -> None:
-    some = rows[::7]  # as many summaries as training will show
+    some = rows[::7]  # about the share of summaries in training
     regimes = np.concatenate([data.regime[rows], np.full(len(some), int(Regime.SUMMARY))])
     network.standardize(
         torch.cat([tensors.facts[rows], tensors.summary_facts[some]]),

@@ -1,4 +1,4 @@
-"""Accuracy by slice, as numbers that a schedule can be planned with. Errors are fractions of the measured figure."""
+"""Accuracy by slice. Errors are fractions of the measured memory."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ Floats = NDArray[np.float64]
 REPORTED_RISKS = (0.1, 0.05, 0.01)
 _UNKNOWN_CAPACITY_MIB = 1e9
 _PERCENTILES = (80, 90, 95, 99)
-# Where low, medium and high part, as GPUUtilNet cuts them.
+# GPUUtilNet's limits between low, medium and high.
 SM_ACTIVE_CUTS = {"gpumemnet-cnn": (0.3, 0.9), "gpumemnet-mlp": (0.2, 0.7)}
 _DEFAULT_CUTS = (0.3, 0.9)
 
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """Measured runs beside what was said of them; arrays over rows."""
+    """Measured runs with their forecasts; arrays over rows."""
 
     measured_mib: Floats
     median_mib: Floats
@@ -34,20 +34,20 @@ class Judged:
     censored: NDArray[np.bool_]
     suspect: NDArray[np.bool_]
     utilization: Floats  # (rows, targets)
-    said_utilization: Floats
+    predicted_utilization: Floats
     source: NDArray[np.str_]
     family: NDArray[np.str_]
     product: NDArray[np.str_]
 
 
 def capacities_mib(products: NDArray[np.str_]) -> Floats:
-    """What a run can be seen to hold at most: the GPU less what its driver keeps."""
+    """The most that a run can use: the GPU's memory without the driver's reserve."""
     specs = (PRODUCTS.get(str(product)) for product in products)
     return np.array([spec.memory_mib - spec.reserve_mib if spec else _UNKNOWN_CAPACITY_MIB for spec in specs])
 
 
 def slices(judged: Judged) -> list[dict[str, Any]]:
-    """One per source first, then family and product within it."""
+    """First one per source, then one per family and product within each source."""
     found = [_slice(judged, source, judged.source == source) for source in _order(judged.source)]
     for source in _order(judged.source):
         for name, column in (("family", judged.family), ("product", judged.product)):
@@ -86,23 +86,23 @@ def _others(judged: Judged) -> dict[str, Floats]:
     return {"network": judged.network_mib, "physics": judged.prior_mib}
 
 
-def _median_error(judged: Judged, ok: NDArray[np.bool_], said_mib: Floats) -> float:
-    said = np.minimum(said_mib[ok], judged.capacity_mib[ok])
-    return float(np.median(np.abs(said - judged.measured_mib[ok]) / judged.measured_mib[ok]))
+def _median_error(judged: Judged, ok: NDArray[np.bool_], forecast_mib: Floats) -> float:
+    forecast = np.minimum(forecast_mib[ok], judged.capacity_mib[ok])
+    return float(np.median(np.abs(forecast - judged.measured_mib[ok]) / judged.measured_mib[ok]))
 
 
 def _memory(judged: Judged, ok: NDArray[np.bool_]) -> dict[str, Any]:
     measured = judged.measured_mib[ok]
-    # A run that was seen to end held no more than its GPU has.
-    said = np.minimum(judged.median_mib[ok], judged.capacity_mib[ok])
-    error = np.abs(said - measured) / measured
+    # A run that finished fitted its GPU.
+    forecast = np.minimum(judged.median_mib[ok], judged.capacity_mib[ok])
+    error = np.abs(forecast - measured) / measured
     return {
         "median_error": float(np.median(error)),
         "mean_error": float(error.mean()),
         **{f"p{p}_error": float(np.percentile(error, p)) for p in _PERCENTILES},
-        "under_share": float((said < measured).mean()),
-        "bin_accuracy_1gb": _bins(measured, said, 1024),
-        "bin_accuracy_8gb": _bins(measured, said, 8192),
+        "under_share": float((forecast < measured).mean()),
+        "bin_accuracy_1gb": _bins(measured, forecast, 1024),
+        "bin_accuracy_8gb": _bins(measured, forecast, 8192),
         "coverage": {f"{risk:g}": float((bound[ok] >= measured).mean()) for risk, bound in judged.bounds_mib.items()},
         "over_reservation": {
             f"{risk:g}": float(np.median(bound[ok] / measured - 1.0)) for risk, bound in judged.bounds_mib.items()
@@ -110,12 +110,12 @@ def _memory(judged: Judged, ok: NDArray[np.bool_]) -> dict[str, Any]:
     }
 
 
-def _bins(measured: Floats, said: Floats, width_mib: int) -> float:
-    return float((np.floor(measured / width_mib) == np.floor(said / width_mib)).mean())
+def _bins(measured: Floats, forecast: Floats, width_mib: int) -> float:
+    return float((np.floor(measured / width_mib) == np.floor(forecast / width_mib)).mean())
 
 
 def _foreseen(judged: Judged, oom: NDArray[np.bool_]) -> dict[str, float]:
-    """Share of the runs that died whose bound would have kept them off that GPU."""
+    """Share of the OOM-killed runs whose bound would have kept them off that GPU."""
     return {
         f"{risk:g}": float((bound[oom] >= judged.capacity_mib[oom]).mean()) for risk, bound in judged.bounds_mib.items()
     }
@@ -126,11 +126,11 @@ def _utilization(judged: Judged, ok: NDArray[np.bool_], source: str) -> dict[str
     for index, target in enumerate(TARGETS):
         known = ok & ~np.isnan(judged.utilization[:, index])
         if known.any():
-            measured, said = judged.utilization[known, index], judged.said_utilization[known, index]
-            result[f"{target}_mae"] = float(np.abs(measured - said).mean())
+            measured, predicted = judged.utilization[known, index], judged.predicted_utilization[known, index]
+            result[f"{target}_mae"] = float(np.abs(measured - predicted).mean())
             if target == "sm_active":
                 cuts = SM_ACTIVE_CUTS.get(source, _DEFAULT_CUTS)
                 result["sm_active_class_accuracy"] = float(
-                    (np.digitize(measured, cuts) == np.digitize(said, cuts)).mean()
+                    (np.digitize(measured, cuts) == np.digitize(predicted, cuts)).mean()
                 )
     return result

@@ -1,7 +1,8 @@
-"""The network: BiGRU over the layer tokens, then a Transformer encoder, beside the facts; quantiles come out.
+"""The network: a BiGRU over the layer tokens, then a Transformer encoder, joined with the facts; it outputs quantiles.
 
-Order as in the papers: the recurrent part reads neighbouring layers, attention then relates far ones. It is small on
-purpose. With some thousand measured rows, width buys memorized rows, not accuracy (see docs/log.md).
+The order is that of the papers: the recurrent part relates neighbouring layers, attention relates distant ones. The
+network is small on purpose: with a few thousand measured rows, a wider one memorizes rows instead of getting more
+accurate (docs/log.md).
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ CLIP = 4.0
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Sizes; `recurrent` and `attention` can be switched off for the ablations."""
+    """Sizes; `recurrent` and `attention` can be switched off for ablations."""
 
     width: int = 32
     recurrent_width: int = 16  # per direction
@@ -35,7 +36,7 @@ class Shape:
 
 
 class Encoder(nn.Module):
-    """One pre-norm Transformer layer, written out so that the export holds plain operators."""
+    """One pre-norm Transformer layer, written out so that it exports as plain operators."""
 
     def __init__(self, width: int, heads: int, dropout: float) -> None:
         super().__init__()
@@ -58,7 +59,7 @@ class Encoder(nn.Module):
 
 
 class ForecastNetwork(nn.Module):
-    """Facts, tokens and kinds in; quantiles of log(measured / prior), utilization and the inner state out."""
+    """Facts, tokens and kinds in; quantiles of log(measured / prior), utilization and the hidden state out."""
 
     mean: Tensor
     scale: Tensor
@@ -90,7 +91,7 @@ class ForecastNetwork(nn.Module):
         nn.init.zeros_(self.memory.bias)
 
     def standardize(self, facts: Tensor, regimes: Tensor, targets: Tensor) -> None:
-        """Scales from the training side of the split."""
+        """Takes the scales from the training rows."""
         self.mean.copy_(facts.mean(0))
         self.scale.copy_(facts.std(0).clamp_min(1e-6))
         for regime in range(len(Regime)):
@@ -101,7 +102,7 @@ class ForecastNetwork(nn.Module):
 
     def forward(self, facts: Tensor, tokens: Tensor, kinds: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         state = self.state(facts, tokens, kinds)
-        regimes = facts[:, : len(Regime)]  # one of them is 1
+        regimes = facts[:, : len(Regime)]  # one-hot
         raw = self.memory(state).reshape(-1, len(Regime), len(QUANTILES))
         raw = (raw * (regimes * self.regime_scale).unsqueeze(-1)).sum(1)  # (rows, quantiles)
         step = (regimes * self.regime_scale).sum(1, keepdim=True)
@@ -124,7 +125,7 @@ class ForecastNetwork(nn.Module):
 
 
 def ordered(raw: Tensor, step: Tensor) -> Tensor:
-    """Quantiles, along the last axis, that never cross: the median, and steps away from it."""
+    """Quantiles along the last axis that never cross: the median, and positive steps away from it."""
     median = raw[..., MEDIAN : MEDIAN + 1]
     below = median - nn.functional.softplus(raw[..., :MEDIAN] / step) * step
     above = median + torch.cumsum(nn.functional.softplus(raw[..., MEDIAN + 1 :] / step) * step * 0.5, dim=-1)
@@ -132,7 +133,7 @@ def ordered(raw: Tensor, step: Tensor) -> Tensor:
 
 
 def pinball(predicted: Tensor, target: Tensor, censored: Tensor) -> Tensor:
-    """Per row, over the quantiles; a censored target is a floor: predictions above it cost nothing."""
+    """Per row, summed over the quantiles. A censored target is a lower limit: predictions above it cost nothing."""
     taus = predicted.new_tensor(QUANTILES)
     miss = target.unsqueeze(1) - predicted  # (rows, quantiles)
     loss = torch.maximum(taus * miss, (taus - 1.0) * miss)

@@ -1,7 +1,8 @@
-"""`vramcast train`: records in, artifact out, with every figure in its manifest measured on rows that were unseen.
+"""`vramcast train`: turns records into an artifact. Every figure in its manifest was measured on unseen rows.
 
-The networks of the cross-validation are themselves the ensemble that ships: each has seen four fifths of the groups,
-together they have seen all, and the figures of a single one on its unseen fifth are the cautious ones that are stated.
+The networks of the cross-validation are the ensemble that ships. Each was trained on four fifths of the groups, so
+together they have seen all groups. The manifest states the accuracy of single networks on their unseen fifth, which is
+on the cautious side.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vramcast.forecast import features
-from vramcast.forecast.conformal import RISKS, Calibration, Cell, Factors, Spreads, bound, calibrate
+from vramcast.forecast.conformal import RISKS, Calibration, Cell, Spreads, bound, calibrate
 from vramcast.forecast.features import TOKEN_WIDTH, TOKENS, Regime, without_optional
 from vramcast.forecast.model import FORMAT, MANIFEST, MODEL, Ranges, novelty
 from vramcast.train import plots
@@ -38,31 +39,31 @@ _ORIGINS = {
     "gpumemnet-mlp": "itu-rad/GPUMemNet, CC-BY-4.0",
     "xmem": "Stone-ResearchLife/xMem, MIT",
 }
-# A source with few rows pulls as hard as it may without drowning in its regime.
+# Keeps a source with few rows from being drowned out in its regime.
 _TREE_WEIGHTS = {"xmem": 5.0}
-# Beside the whole summaries; not so heavy that they blunt what layers and architecture tell.
+# Weight of terse summaries against full ones: low enough that layers and architecture keep their influence.
 _TERSE_WEIGHT = 0.2
-# Less than this (in logarithms) is no gain: the replayed nets are exact, and there trees would only add noise.
+# A smaller gain (in logarithms) does not count: replayed networks are exact, and trees would only add noise.
 _LEAST_GAIN = 2e-4
 
 
 @dataclass(frozen=True, slots=True)
 class Corrected:
-    """Unseen rows after the trees of the other folds."""
+    """Unseen rows, corrected by trees of the other folds."""
 
     network: NDArray[np.float32]  # (rows, quantiles)
     shipped: NDArray[np.float32]
     summary: NDArray[np.float32]
-    correction: Correction  # fitted on all folds: what ships
+    correction: Correction  # fitted on all folds; this one ships
 
 
 def train(
     data_dir: Path, out: Path, seeds: Sequence[int], progress: Progress, shape: Shape, schedule: Schedule
 ) -> dict[str, Any]:
-    """Trains, writes the artifact and returns its manifest."""
+    """Writes the artifact and returns its manifest."""
     data = load_dataset(read_records(data_dir), out / "work", progress)
     validated = cross_validate(data, shape, schedule, seeds, out / "work", progress)
-    progress.say("trees on the networks' unseen rows")
+    progress.say("fitting trees on the networks' unseen rows")
     corrected = correct_unseen(data, validated.unseen)
     correction = corrected.correction
     used, trees = correct_utilization(data, validated.unseen.fold, validated.unseen.utilization)
@@ -71,10 +72,10 @@ def train(
     ranges = training_ranges(data)
     unseen = replace(validated.unseen, utilization=used)
     scored = _scored(data, unseen, corrected, ranges)
-    judged = judge_unseen(data, unseen, corrected, ranges, scored, summary=False)
-    told = judge_unseen(data, unseen, corrected, ranges, scored, summary=True)
-    manifest = _manifest(data, model, _calibrate(scored), ranges, slices(judged)) | {
-        "summary_accuracy": [_memory_only(entry) for entry in slices(told)],
+    by_layers = judge_unseen(data, unseen, corrected, ranges, scored, summary=False)
+    by_summary = judge_unseen(data, unseen, corrected, ranges, scored, summary=True)
+    manifest = _manifest(data, model, _calibrate(scored), ranges, slices(by_layers)) | {
+        "summary_accuracy": [_memory_only(entry) for entry in slices(by_summary)],
         "parity": parity,
         "trees_correct": [Regime(regime).name.lower() for regime in sorted(correction.medians)],
         "trees_say_sm_active": [Regime(regime).name.lower() for regime in sorted(trees.models)],
@@ -86,17 +87,17 @@ def train(
     out.mkdir(parents=True, exist_ok=True)
     (out / MODEL).write_bytes(model)
     (out / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
-    _plot(out, validated, judged)
+    _plot(out, validated, by_layers)
     return manifest
 
 
 def _memory_only(entry: dict[str, Any]) -> dict[str, Any]:
-    """Utilization is not judged from summaries."""
+    """Without utilization, which is not forecast from summaries."""
     return {name: value for name, value in entry.items() if not name.startswith(("gpu_util", "sm_"))}
 
 
 def _sm_active_missed(data: Dataset, network: NDArray[np.float32]) -> dict[str, float]:
-    """By source, of the network alone."""
+    """Mean error by source, of the network without trees."""
     missed = np.abs(network[:, SM_ACTIVE] - data.utilization[:, SM_ACTIVE])
     known = data.usable & ~np.isnan(missed)
     return {str(s): float(missed[known & (data.source == s)].mean()) for s in sorted(set(data.source[known]))}
@@ -113,7 +114,7 @@ def _weights(data: Dataset) -> NDArray[np.float32]:
 
 @dataclass(frozen=True, slots=True)
 class _Levels:
-    """Every run twice: by its layers, then by its summary. Arrays over twice the rows."""
+    """Every run by its layers, then every run by its summary. Arrays over twice the rows."""
 
     facts: NDArray[np.float32]
     regime: NDArray[np.int64]
@@ -124,7 +125,7 @@ class _Levels:
     weight: NDArray[np.float32]
 
     def train_medians(self, rows: NDArray[np.bool_], seed: int) -> Correction:
-        """A summary is shown terse too: trees that lean on what may be left out would be lost without it."""
+        """Adds terse summaries, because trees that rely on optional annotations would fail without them."""
         terse = rows & (self.regime == Regime.SUMMARY)
         facts = np.concatenate([self.facts[rows], without_optional(self.facts[terse])])
         regime, target = (np.concatenate([column[rows], column[terse]]) for column in (self.regime, self.target))
@@ -146,43 +147,43 @@ def _levels(data: Dataset, unseen: Unseen) -> _Levels:
 
 
 def correct_unseen(data: Dataset, unseen: Unseen) -> Corrected:
-    """Every fold corrected by trees of the other folds; a regime that they make worse on the whole is left alone."""
-    told = _levels(data, unseen)
+    """Corrects each fold by trees of the other folds. A regime that does not gain from trees gets none."""
+    levels = _levels(data, unseen)
     corrections = []
-    said = np.zeros(len(told.fold))
+    by_trees = np.zeros(len(levels.fold))
     for fold in range(FOLDS):
-        training, rows = (told.fold != fold) & told.usable, told.fold == fold
-        correction = told.train_medians(training, fold)
-        said[rows] = correction.say(told.facts[rows], told.quantiles[rows], told.regime[rows]).median
+        training, rows = (levels.fold != fold) & levels.usable, levels.fold == fold
+        correction = levels.train_medians(training, fold)
+        by_trees[rows] = correction.predict(levels.facts[rows], levels.quantiles[rows], levels.regime[rows]).median
         corrections.append(correction)
-    medians = told.quantiles[:, MEDIAN] + BLEND * (said - told.quantiles[:, MEDIAN])
-    keeps = _regimes_that_gain(told, medians)
-    missed = told.target - told.quantiles[:, MEDIAN]
-    shipped = told.quantiles.copy()
+    medians = levels.quantiles[:, MEDIAN] + BLEND * (by_trees - levels.quantiles[:, MEDIAN])
+    keeps = _regimes_that_gain(levels, medians)
+    missed = levels.target - levels.quantiles[:, MEDIAN]
+    shipped = levels.quantiles.copy()
     for fold, correction in enumerate(corrections):
-        rows = told.fold == fold
-        _finish(correction, keeps, told, (told.fold != fold) & told.usable, missed, fold)
-        shipped[rows] = correction.correct(told.facts[rows], told.quantiles[rows], told.regime[rows])
-    final = told.train_medians(told.usable, FOLDS)
-    _finish(final, keeps, told, told.usable, missed, FOLDS)
+        rows = levels.fold == fold
+        _finish(correction, keeps, levels, (levels.fold != fold) & levels.usable, missed, fold)
+        shipped[rows] = correction.correct(levels.facts[rows], levels.quantiles[rows], levels.regime[rows])
+    final = levels.train_medians(levels.usable, FOLDS)
+    _finish(final, keeps, levels, levels.usable, missed, FOLDS)
     return Corrected(unseen.quantiles, shipped[: len(data)], shipped[len(data) :], final)
 
 
 def _finish(
-    correction: Correction, keeps: set[int], told: _Levels, rows: NDArray[np.bool_], missed: NDArray[np.float32],
+    correction: Correction, keeps: set[int], levels: _Levels, rows: NDArray[np.bool_], missed: NDArray[np.float32],
     seed: int,
 ) -> None:  # fmt: skip
     _keep_only(correction, keeps)
-    stacked = stack_inputs(told.facts[rows], told.quantiles[rows])
-    fit_distances(correction, stacked, told.regime[rows], missed[rows], told.weight[rows], seed)
+    stacked = stack_inputs(levels.facts[rows], levels.quantiles[rows])
+    fit_distances(correction, stacked, levels.regime[rows], missed[rows], levels.weight[rows], seed)
 
 
-def _regimes_that_gain(told: _Levels, medians: NDArray[np.float64]) -> set[int]:
+def _regimes_that_gain(levels: _Levels, medians: NDArray[np.float64]) -> set[int]:
     gaining = set()
     for regime in Regime:
-        rows = told.usable & (told.regime == regime)
-        before = np.abs(told.target[rows] - told.quantiles[rows, MEDIAN])
-        if rows.any() and np.abs(told.target[rows] - medians[rows]).mean() < before.mean() - _LEAST_GAIN:
+        rows = levels.usable & (levels.regime == regime)
+        before = np.abs(levels.target[rows] - levels.quantiles[rows, MEDIAN])
+        if rows.any() and np.abs(levels.target[rows] - medians[rows]).mean() < before.mean() - _LEAST_GAIN:
             gaining.add(int(regime))
     return gaining
 
@@ -193,9 +194,9 @@ def _keep_only(correction: Correction, regimes: set[int]) -> None:
 
 
 def training_ranges(data: Dataset) -> Ranges:
-    """First and last hundredth of every fact, by regime; the summary's regime is described by the summaries.
+    """The 1st and 99th percentile of every fact by regime; the summary regime uses the summaries.
 
-    A GPU is as new to one regime as to another: few runs on few products, of which hundredths would cut some off.
+    GPU facts use the full range over all regimes: with few products, percentiles would cut some of them off.
     """
     low, high = np.zeros((2, len(Regime), data.facts.shape[1]), np.float32)
     for regime in Regime:
@@ -212,6 +213,12 @@ def spreads(quantiles: NDArray[np.float32]) -> Spreads:
     return Spreads({round(1 - q, 6): float(quantiles[i]) - median for i, q in enumerate(QUANTILES) if q > 0.5})
 
 
+def score(excess: float, quantiles: NDArray[np.float32], new: float) -> dict[float, float]:
+    """By how many spreads a run exceeded its median, at each risk's spread."""
+    tail = spreads(quantiles)
+    return {risk: excess / (tail.at(risk) * (1.0 + new)) for risk in RISKS}
+
+
 def cell_of(data: Dataset, row: int, regime: Regime) -> Cell:
     return Cell(str(data.product[row]), str(data.family[row]), regime.name.lower())
 
@@ -224,7 +231,7 @@ class _Score:
 
 
 def _scored(data: Dataset, unseen: Unseen, corrected: Corrected, ranges: Ranges) -> list[_Score]:
-    """Scores of unseen rows at both levels; a run that died has the score that its GPU's size proves."""
+    """Scores of unseen rows, by layers and by summary. An OOM-killed run has the score that its GPU's size implies."""
     scored = []
     for row in np.flatnonzero(~data.suspect):
         regime = Regime(int(data.regime[row]))
@@ -233,11 +240,10 @@ def _scored(data: Dataset, unseen: Unseen, corrected: Corrected, ranges: Ranges)
             (Regime.SUMMARY, corrected.summary[row], data.summary_target[row], data.summary_facts[row]),
         )
         for known, quantiles, target, facts in levels:
-            tail, new = spreads(quantiles), novelty(ranges, facts, known)
             excess = float(target - quantiles[MEDIAN])
             if data.censored[row] and excess <= 0:
-                continue  # the forecast already said more than the GPU has: the run proves nothing against it
-            scores = {risk: excess / (tail.at(risk) * (1.0 + new)) for risk in RISKS}
+                continue  # the forecast was above the GPU's memory, so the OOM does not contradict it
+            scores = score(excess, quantiles, novelty(ranges, facts, known))
             scored.append(_Score(int(unseen.fold[row]), cell_of(data, int(row), known), scores))
     return scored
 
@@ -249,48 +255,62 @@ def _calibrate(scored: list[_Score], without_fold: int | None = None) -> Calibra
 def judge_unseen(
     data: Dataset, unseen: Unseen, corrected: Corrected, ranges: Ranges, scored: list[_Score], *, summary: bool
 ) -> Judged:
-    """Bounds for each fold from factors of the other folds; by layers, or told by the summary alone."""
-    said, facts, prior_mib, alone = (
+    """Bounds each fold with factors from the other folds; by layers, or by the summary alone."""
+    quantiles, facts, prior_mib, network = (
         (corrected.summary, data.summary_facts, data.summary_prior_mib, unseen.summary_quantiles)
         if summary
         else (corrected.shipped, data.facts, data.prior_mib, corrected.network)
     )
     bounds = {risk: np.zeros(len(data)) for risk in REPORTED_RISKS}
-    medians = prior_mib * np.exp(said[:, MEDIAN])
+    medians = prior_mib * np.exp(quantiles[:, MEDIAN])
     for fold in range(FOLDS):
         calibration = _calibrate(scored, fold)
         for row in np.flatnonzero(unseen.fold == fold):
             regime = Regime.SUMMARY if summary else Regime(int(data.regime[row]))
             factors = calibration.factors(cell_of(data, int(row), regime))
-            tail, new = spreads(said[row]), novelty(ranges, facts[row], regime)
+            tail, new = spreads(quantiles[row]), novelty(ranges, facts[row], regime)
             for risk, column in bounds.items():
                 column[row] = bound(float(medians[row]), tail, factors, risk, new)
+    return judged(data, prior_mib, quantiles, network, unseen.utilization, bounds)
+
+
+def judged(
+    data: Dataset, prior_mib: NDArray[np.float64], quantiles: NDArray[np.float32], network: NDArray[np.float32],
+    utilization: NDArray[np.float32], bounds: dict[float, NDArray[np.float64]],
+) -> Judged:  # fmt: skip
+    """`network` holds the quantiles without the trees."""
     return Judged(
         measured_mib=data.measured_mib,
-        median_mib=medians,
-        network_mib=prior_mib * np.exp(alone[:, MEDIAN]),
+        median_mib=prior_mib * np.exp(quantiles[:, MEDIAN]),
+        network_mib=prior_mib * np.exp(network[:, MEDIAN]),
         prior_mib=prior_mib,
         bounds_mib=bounds,
         capacity_mib=capacities_mib(data.product),
         censored=data.censored,
         suspect=data.suspect,
         utilization=data.utilization.astype(np.float64),
-        said_utilization=unseen.utilization.astype(np.float64),
+        predicted_utilization=utilization.astype(np.float64),
         source=data.source,
         family=data.family,
         product=data.product,
     )
 
 
-def _factors(factors: Factors) -> dict[str, Any]:
-    return {"scores": factors.scores, "factors": {f"{risk:g}": value for risk, value in factors.by_risk.items()}}
+def calibration_entries(calibration: Calibration, ranges: Ranges) -> dict[str, Any]:
+    """The manifest's entries that `forecast.model` reads back."""
+    return {
+        "calibration": {
+            key: {"scores": factors.scores, "factors": {f"{risk:g}": value for risk, value in factors.by_risk.items()}}
+            for key, factors in calibration.cells.items()
+        },
+        "ranges": {name: np.round(getattr(ranges, name), 6).tolist() for name in ("low", "high", "width")},
+    }
 
 
 def _manifest(
     data: Dataset, model: bytes, calibration: Calibration, ranges: Ranges, accuracy: list[dict[str, Any]]
 ) -> dict[str, Any]:
     digest = hashlib.sha256(model).hexdigest()
-    sources = sorted({str(source) for source in data.source})
     return {
         "format": FORMAT,
         "version": f"bigru-transformer-{digest[:12]}",
@@ -300,21 +320,24 @@ def _manifest(
         "tokens": TOKENS,
         "token_width": TOKEN_WIDTH,
         "quantiles": list(QUANTILES),
-        "training_data": [_source_facts(data, source) for source in sources],
-        "split": f"{FOLDS} folds of whole groups (architecture, or network), figures on the fold left out",
+        "training_data": training_data(data),
+        "split": f"{FOLDS} folds of whole groups (architecture, or network), figures on the held-out fold",
         "accuracy": accuracy,
-        "calibration": {key: _factors(factors) for key, factors in calibration.cells.items()},
-        "ranges": {name: np.round(getattr(ranges, name), 6).tolist() for name in ("low", "high", "width")},
+        **calibration_entries(calibration, ranges),
     }
 
 
-def _source_facts(data: Dataset, source: str) -> dict[str, Any]:
-    rows = data.source == source
-    return {
-        "name": source,
-        "origin": _ORIGINS.get(source, "given by the operator"),
-        "rows": int(rows.sum()),
-        "oom": int((rows & data.censored).sum()),
-        "suspect": int((rows & data.suspect).sum()),
-        "groups": len(set(data.group[rows])),
-    }
+def training_data(data: Dataset) -> list[dict[str, Any]]:
+    """For the manifest: where the rows come from, and how many there are."""
+    return [
+        {
+            "name": source,
+            "origin": _ORIGINS.get(source, "given by the operator"),
+            "rows": int(rows.sum()),
+            "oom": int((rows & data.censored).sum()),
+            "suspect": int((rows & data.suspect).sum()),
+            "groups": len(set(data.group[rows])),
+        }
+        for source in sorted({str(source) for source in data.source})
+        for rows in [data.source == source]
+    ]

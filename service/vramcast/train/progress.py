@@ -1,4 +1,4 @@
-"""Progress on the terminal, or nothing where there is none."""
+"""Progress bars on the terminal."""
 
 from __future__ import annotations
 

@@ -1,11 +1,10 @@
-"""Measured runs in the documented layout, joined with their profiles: `measurements.csv`, `profiles/`, `xmem.csv`."""
+"""Reads measured runs (`measurements.csv`, `xmem.csv`) and joins them with their profiles (`profiles/`)."""
 
 from __future__ import annotations
 
 import csv
 import gzip
 import json
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -24,16 +23,16 @@ from vramcast.train.synthetic_cnn import is_synthetic_cnn, rebuild
 
 NAN = float("nan")
 TARGETS = ("gpu_util", "sm_active", "sm_occupancy")
-# xMem's figures are of a process on an otherwise empty GPU. Those of GPUMemNet are of a device whose services keep a
-# GiB, and that is in the context of its product; the same chip on another board stands for one without them.
+# xMem measured one process on an otherwise empty GPU. GPUMemNet's device also ran services that take a GiB, and that
+# product's context includes them. So xMem's runs are assigned to the same chip on another board.
 _EMPTY_DEVICE = {"NVIDIA-A100-SXM4-40GB": "NVIDIA-A100-PCIE-40GB"}
 
 
-class Outcome(StrEnum):
+class RecordOutcome(StrEnum):
     OK = "ok"
-    OOM = "oom"  # the need is at least what the GPU has
-    FLOOR = "floor"  # the need is at least what was measured: it was stopped, or died beside others
-    SUSPECT = "suspect"  # contradicts what the run must hold: left out of training and of error figures
+    OOM = "oom"  # needs at least the GPU's memory
+    FLOOR = "floor"  # needs at least what was measured: the run was stopped, or killed on a shared GPU
+    SUSPECT = "suspect"  # contradicts what the run must hold: excluded from training and from error figures
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,15 +45,15 @@ class Record:
     family: str
     task: Task
     product: Product
-    network: Description | None  # None: its summary is all that is known
+    network: Description | None  # None if only its summary is known
     measured_mib: float
-    outcome: Outcome
-    utilization: tuple[float, ...]  # TARGETS; NaN where not recorded
-    others_mib: dict[str, float]  # what published estimators said of the same run
+    outcome: RecordOutcome
+    utilization: tuple[float, ...]  # TARGETS; NaN if not recorded
+    others_mib: dict[str, float]  # estimates of the same run by published tools
 
 
 def read_records(data: Path) -> list[Record]:
-    """Every row of DIR; the two tables are each optional, not both."""
+    """Every row of both tables. Either may be missing, but not both."""
     profiles = _read_profiles(data)
     networks: dict[str, Description] = {}
     tables = [(data / "measurements.csv", _measurement), (data / "xmem.csv", _xmem)]
@@ -99,7 +98,7 @@ def _rows(path: Path) -> Iterator[dict[str, str]]:
 def _measurement(row: dict[str, str], profile: dict[str, Any], network: Description | None) -> Record:
     by_architecture = row["source"].startswith("timm")
     if row.get("task"):
-        network, task = told(json.loads(row["task"]), network)
+        network, task = _annotated(json.loads(row["task"]), network)
     elif network is None:
         raise ValueError("neither a profile nor a task")
     else:
@@ -113,20 +112,20 @@ def _measurement(row: dict[str, str], profile: dict[str, Any], network: Descript
         product=Product(row["gpu"]),
         network=network,
         measured_mib=float(row["memory_mib"]),
-        outcome=Outcome(row["outcome"]),
+        outcome=RecordOutcome(row["outcome"]),
         utilization=tuple(float(row[target]) if row.get(target) else NAN for target in TARGETS),
         others_mib={},
     )
 
 
-def told(words: dict[str, str], network: Description | None) -> tuple[Description | None, Task]:
-    """A run by its pod's annotations, and by its layers where a profile, or a model's name, tells them."""
-    annotations = {PREFIX + name: text for name, text in words.items()}
+def _annotated(values: dict[str, str], network: Description | None) -> tuple[Description | None, Task]:
+    """A run from its pod's annotations, with layers if a profile or a model name provides them."""
+    annotations = {PREFIX + name: text for name, text in values.items()}
     if network is not None:
         annotations[f"{PREFIX}profile"] = "in profiles/"
     task = parse_task(annotations)
     if task is None:
-        raise ValueError("task says nothing")
+        raise ValueError("task contains no annotations")
     if network is None:
         network = described_network(task).network
     if network is None:
@@ -145,7 +144,7 @@ def told(words: dict[str, str], network: Description | None) -> tuple[Descriptio
 
 
 def _summary_group(task: Task) -> str:
-    """The same network in another batch is no other network."""
+    """The same for all batch sizes of a network."""
     return f"{task.architecture}-{task.parameters}-{task.activations}-{task.layers}"
 
 
@@ -162,7 +161,7 @@ def _xmem(row: dict[str, str], _profile: dict[str, Any], network: Description | 
         product=Product(_EMPTY_DEVICE.get(row["gpu"], row["gpu"])),
         network=network,
         measured_mib=int(row["ground_nvml_bytes"]) / MIB,
-        outcome=Outcome.OOM if row["ground_oom"] == "1" else Outcome.OK,
+        outcome=RecordOutcome.OOM if row["ground_oom"] == "1" else RecordOutcome.OK,
         utilization=(NAN,) * len(TARGETS),
         others_mib={name: float(value) / MIB for name, value in others.items() if value},
     )
@@ -180,7 +179,3 @@ def make_task(network: Description, batch: int, optimizer: str, precision: str) 
         optimizer=Optimizer(optimizer),
         precision=Precision(precision),
     )
-
-
-def is_known(value: float) -> bool:
-    return not math.isnan(value)

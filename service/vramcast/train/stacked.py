@@ -1,8 +1,8 @@
-"""The ensemble as one network: the same arithmetic on stacked weights, so that five cost little more than one.
+"""The ensemble as one network with stacked weights, so that five members cost little more than one.
 
-A row is forecast by itself, so what an ensemble costs is its count of operators, not its arithmetic. Weights of all
-members are stacked along a first axis and multiplied at once; pairs of GRUs become one with weights in blocks along the
-diagonal. Shapes are constants but for one -1, which leaves no arithmetic on shapes in the graph.
+Forecasts are made one row at a time, so the cost is the number of operators, not the arithmetic. The members' weights
+are stacked along a first axis and multiplied at once. Pairs of GRUs become one GRU with block-diagonal weights. Every
+shape has at most one -1, so the graph contains no arithmetic on shapes.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from vramcast.forecast.features import TOKENS, Regime
 from vramcast.train.network import CLIP, QUANTILES, Encoder, ForecastNetwork, ordered
 
 _GATES = 3
-# GRUs in one: a pair's zeros beside the diagonal cost less than a further operator, those of ten cost more.
-_BESIDE = 2
+# GRUs per operator: a pair's off-diagonal zeros cost less than another operator, those of ten cost more.
+_GRUS_TOGETHER = 2
 
 
 class _Linear(nn.Module):
-    """(members, rows, in) or (1, rows, in) to (members, rows, out); a norm before it is folded in."""
+    """(members, rows, in) or (1, rows, in) to (members, rows, out); a preceding norm is folded in."""
 
     def __init__(self, linears: Sequence[nn.Linear], norms: Sequence[nn.LayerNorm] | None = None) -> None:
         super().__init__()
@@ -61,7 +61,7 @@ class _Encoder(nn.Module):
 
 
 class Stacked(nn.Module):
-    """Says what the mean over the networks says."""
+    """Equals the mean of the networks."""
 
     def __init__(self, networks: Sequence[ForecastNetwork]) -> None:
         super().__init__()
@@ -71,7 +71,9 @@ class Stacked(nn.Module):
         self.register_buffer("kind", torch.stack([network.kind.weight.detach() for network in networks]))
         self.embed, self.join = _each(networks, lambda n: n.embed), _each(networks, lambda n: n.join)
         grus = [network.gru for network in networks]
-        self.grus = nn.ModuleList(_block_gru(grus[at : at + _BESIDE]) for at in range(0, len(grus), _BESIDE))
+        self.grus = nn.ModuleList(
+            _block_gru(grus[at : at + _GRUS_TOGETHER]) for at in range(0, len(grus), _GRUS_TOGETHER)
+        )
         self.encoders = nn.ModuleList(_Encoder(layer) for layer in zip(*(n.encoders for n in networks), strict=True))
         self.facts1 = _each(networks, lambda n: _nth(n.facts, 0))
         self.facts2 = _each(networks, lambda n: _nth(n.facts, 3))
@@ -104,10 +106,10 @@ class Stacked(nn.Module):
         embedded = self.embed(tokens.reshape(1, -1, tokens.shape[2]))
         x = (embedded + cast(Tensor, self.kind).index_select(1, kinds.reshape(-1))) * present
         if self.shape.recurrent:
-            beside = x.reshape(members, -1, TOKENS, width).permute(1, 2, 0, 3).reshape(-1, TOKENS, members * width)
+            together = x.reshape(members, -1, TOKENS, width).permute(1, 2, 0, 3).reshape(-1, TOKENS, members * width)
             grus = [cast(nn.GRU, gru) for gru in self.grus]
-            parts = beside.split([gru.input_size for gru in grus], dim=2)
-            reads = [self._recall(gru, part) for gru, part in zip(grus, parts, strict=True)]
+            parts = together.split([gru.input_size for gru in grus], dim=2)
+            reads = [self._run_gru(gru, part) for gru, part in zip(grus, parts, strict=True)]
             read = torch.cat(reads, dim=3).permute(3, 0, 1, 2, 4).reshape(members, -1, 2 * self.shape.recurrent_width)
             x = (x + self.join(read)) * present
         if self.shape.attention:
@@ -116,10 +118,10 @@ class Stacked(nn.Module):
                 x = encoder(x, bias)
         return x
 
-    def _recall(self, gru: nn.GRU, beside: Tensor) -> Tensor:
+    def _run_gru(self, gru: nn.GRU, together: Tensor) -> Tensor:
         """(rows, tokens, directions, members, width)"""
         members = gru.hidden_size // self.shape.recurrent_width
-        return gru(beside)[0].reshape(-1, TOKENS, 2, members, self.shape.recurrent_width)
+        return gru(together)[0].reshape(-1, TOKENS, 2, members, self.shape.recurrent_width)
 
 
 def _each(networks: Sequence[ForecastNetwork], part: Callable[[ForecastNetwork], nn.Linear]) -> _Linear:
@@ -131,7 +133,7 @@ def _nth(parts: nn.Sequential, index: int) -> nn.Linear:
 
 
 def _block_gru(grus: Sequence[nn.GRU]) -> nn.GRU:
-    """One GRU whose gates hold the members' side by side."""
+    """One GRU whose gates are the members' gates, concatenated."""
     members, hidden, width = len(grus), grus[0].hidden_size, grus[0].input_size
     stacked = nn.GRU(members * width, members * hidden, batch_first=True, bidirectional=True)
     with torch.no_grad():

@@ -1,9 +1,9 @@
-"""GPUMemNet's convolutional nets, rebuilt: the dataset lost their channels, their joins and their pooling.
+"""Rebuilds GPUMemNet's convolutional networks: the dataset lost their channels, joins and pooling.
 
-The published table has one number per layer that lacks the channels; the profiles multiply a guess back in, which is
-right twice over for some layers and wrong for others. What is certain is the weights of every convolution and the
-rules by which the nets were generated (chains, residual blocks of two convolutions, dense blocks of four), and from
-these every shape and every join follows exactly.
+The published table has one size per layer, without the channels. The profiles multiply in a guess, which counts
+the channels twice in some layers and is wrong in others. The weights of every convolution are certain, and so are the
+generator's rules: chains, residual blocks of two convolutions, dense blocks of four. Every shape and join follows from
+those.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ _ENDS_BLOCK = ("Conv2d", "AdaptiveAvgPool2d")
 
 
 @dataclass(slots=True)
-class _Tensor:
-    index: int  # of the operation that made it; -1 is the input
+class _FeatureMap:
+    index: int  # of the operation that produces it; -1 is the input
     channels: int
     side: int
 
@@ -41,7 +41,7 @@ class _Builder:
     def type(self) -> str:
         return str(self.layers[self.at][0])
 
-    def add(self, type_name: str, reads: list[_Tensor], out: _Tensor, **facts: Any) -> _Tensor:
+    def add(self, type_name: str, reads: list[_FeatureMap], out: _FeatureMap, **facts: Any) -> _FeatureMap:
         kind = kind_of(type_name, 1, facts.get("channels_in", 0), facts.get("kernel", 0))
         self.ops.append(
             Op(
@@ -53,15 +53,15 @@ class _Builder:
                 **facts,
             )
         )
-        return _Tensor(len(self.ops) - 1, out.channels, out.side)
+        return _FeatureMap(len(self.ops) - 1, out.channels, out.side)
 
-    def conv_block(self, read: _Tensor, kernel: int, stride: int = 1) -> _Tensor:
-        """A convolution and what follows it: norm, activation, dropout."""
+    def conv_block(self, read: _FeatureMap, kernel: int, stride: int = 1) -> _FeatureMap:
+        """A convolution and its norm, activation and dropout."""
         parameters = int(self.layers[self.at][2])
         channels, rest = divmod(parameters, kernel * kernel * read.channels + 1)
         if rest:
             raise ValueError(f"layer {self.at}: {parameters} weights do not fit {read.channels} channels")
-        out = _Tensor(0, channels, -(-read.side // stride))
+        out = _FeatureMap(0, channels, -(-read.side // stride))
         tensor = self.add(
             "Conv2d", [read], out,
             parameters=parameters, kernel=kernel, stride=stride, channels_in=read.channels, channels_out=channels,
@@ -74,28 +74,28 @@ class _Builder:
             self.at += 1
         return tensor
 
-    def join(self, type_name: str, reads: list[_Tensor], channels: int) -> _Tensor:
-        return self.add(type_name, reads, _Tensor(0, channels, reads[0].side))
+    def join(self, type_name: str, reads: list[_FeatureMap], channels: int) -> _FeatureMap:
+        return self.add(type_name, reads, _FeatureMap(0, channels, reads[0].side))
 
 
 def is_synthetic_cnn(profile: Mapping[str, Any]) -> bool:
-    """Six fields a layer and convolutions: only this dataset describes them so."""
+    """Only this dataset describes convolutions with six fields per layer."""
     layers = profile["layers"]
     return len(layers[0]) < 9 and layers[0][0] == "Conv2d"
 
 
 def rebuild(profile: Mapping[str, Any]) -> Description:
-    """The exact graph of one generated net."""
+    """The exact graph of one generated network."""
     channels, side, _ = profile["input_shape"]
     builder = _Builder(profile["layers"])
     block = {"dense": _dense_block, "residual": _residual_block}.get(profile["group"], _plain_block)
-    tensor = _Tensor(-1, channels, side)
+    tensor = _FeatureMap(-1, channels, side)
     try:
         while builder.type == "Conv2d":
             tensor = block(builder, tensor)
         _head(builder, tensor)
     except (ValueError, IndexError) as error:
-        raise InvalidInput(f"profile {profile['id']!r} is not a net of this generator: {error}") from error
+        raise InvalidInput(f"profile {profile['id']!r} is not a network of this generator: {error}") from error
     return Description(
         ops=tuple(builder.ops),
         parameters=profile["parameters"],
@@ -105,12 +105,12 @@ def rebuild(profile: Mapping[str, Any]) -> Description:
     )
 
 
-def _plain_block(builder: _Builder, read: _Tensor) -> _Tensor:
+def _plain_block(builder: _Builder, read: _FeatureMap) -> _FeatureMap:
     return builder.conv_block(read, 3)
 
 
-def _residual_block(builder: _Builder, read: _Tensor) -> _Tensor:
-    """The shortcut runs first; it is a convolution where channels or stride change."""
+def _residual_block(builder: _Builder, read: _FeatureMap) -> _FeatureMap:
+    """The shortcut comes first; it is a convolution if the channels or the stride change."""
     after = builder.at + 1
     if builder.layers[after][0] == "batchnorm2d":
         after += 1
@@ -124,7 +124,7 @@ def _residual_block(builder: _Builder, read: _Tensor) -> _Tensor:
     return builder.join("Add", [tensor, shortcut], tensor.channels)
 
 
-def _dense_block(builder: _Builder, read: _Tensor) -> _Tensor:
+def _dense_block(builder: _Builder, read: _FeatureMap) -> _FeatureMap:
     features = [read]
     for _ in range(_DENSE_LAYERS):
         joined = builder.join("Concat", features, sum(feature.channels for feature in features))
@@ -134,13 +134,13 @@ def _dense_block(builder: _Builder, read: _Tensor) -> _Tensor:
     if builder.type == "Conv2d" and builder.layers[builder.at][2] == (tensor.channels + 1) * half:
         tensor = builder.conv_block(tensor, 1)
         if tensor.side > 1:
-            tensor = builder.add("AvgPool2d", [tensor], _Tensor(0, tensor.channels, tensor.side // 2))
+            tensor = builder.add("AvgPool2d", [tensor], _FeatureMap(0, tensor.channels, tensor.side // 2))
     return tensor
 
 
-def _head(builder: _Builder, read: _Tensor) -> None:
-    pooled = builder.add("AdaptiveAvgPool2d", [read], _Tensor(0, read.channels, 1))
+def _head(builder: _Builder, read: _FeatureMap) -> None:
+    pooled = builder.add("AdaptiveAvgPool2d", [read], _FeatureMap(0, read.channels, 1))
     classes = int(builder.layers[builder.at + 1][1])
     facts = {"parameters": (read.channels + 1) * classes, "channels_in": read.channels, "channels_out": classes}
-    logits = builder.add("Linear", [pooled], _Tensor(0, classes, 1), positions=1, **facts)
+    logits = builder.add("Linear", [pooled], _FeatureMap(0, classes, 1), positions=1, **facts)
     builder.add("Softmax" if classes > 1 else "Sigmoid", [logits], logits)

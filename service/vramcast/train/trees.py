@@ -1,9 +1,9 @@
-"""Boosted trees that correct the network, as operators of the same ONNX graph.
+"""Boosted trees that correct the network, as operators in the same ONNX graph.
 
-Two kinds of ensembles per regime, because each regime leaves another kind of rest: some, averaged over seeds, pull the
-median towards their own, others say how far off the network tends to be, which sharpens the spread that the everyday
-bounds stand on. The far tail stays the network's. Medians fitted on what the network *missed* were worse than none:
-the networks of two folds miss different things (docs/log.md).
+Each regime leaves a different residual, so each has two kinds of ensembles, averaged over seeds. One pulls the median
+towards its own. The other predicts how far off the network tends to be, which sharpens the spread behind the common
+bounds. The far tail stays the network's. Trees fitted to the network's *residuals* were worse than no trees, because
+the networks of different folds have different residuals (docs/log.md).
 """
 
 from __future__ import annotations
@@ -23,30 +23,29 @@ from vramcast.train.network import MEDIAN, QUANTILES
 
 Floats = NDArray[np.float32]
 ML_DOMAIN = "ai.onnx.ml"
-# In the words of the operator TreeEnsemble, whose columns are numbers; its forerunner takes a string for every node,
-# and a runtime some ten times the memory.
+# Codes of the operator TreeEnsemble. Its predecessor takes a string per node, which costs about ten times the memory.
 _SUM, _BRANCH_LEQ = 1, 0
 _MIN_ROWS = 60
-# Replays without cuDNN are right to the MiB: trees would only add noise.
+# Replays without cuDNN are exact to the MiB, so trees would only add noise.
 _EXACT = Regime.REPLAYED
-# How far the median moves from the network's to the trees'.
+# Weight of the trees' median against the network's.
 BLEND = 0.8
 # The same for the logarithm of a distance from the median.
 DISTANCE_BLEND = 0.65
-# Ensembles of one kind per regime, which differ by their seed alone: their mean wavers less than any of them.
+# Ensembles of each kind per regime. They differ only in their seed, and their mean varies less than a single one.
 BAGS = 3
-# Quantiles whose distance from the median the trees sharpen; the last, the far tail, is not among them.
+# Quantiles whose distance from the median the trees sharpen: all above the median except the far tail.
 SHARPENED = tuple(0.5 < level < 0.99 for level in QUANTILES)
-# Beyond this a sharpened distance tells oddity and no longer distance: on unseen runs the bounds of those that were
-# given more covered no more of them, and a network unlike any measured one would be bounded at thrice its median.
+# A larger distance indicates an unusual network, not a larger error: on unseen runs it did not improve coverage, and
+# it bounded a network unlike any measured one at three times its median.
 MOST_DISTANCE = 0.2
-_FLOOR = 0.004  # of the distance, before its logarithm
+_FLOOR = 0.004  # added to a distance before its logarithm
 
 
 def median_parameters(regime: Regime, seed: int) -> dict[str, Any]:
     sizes: dict[str, Any] = {"n_estimators": 350, "learning_rate": 0.05, "num_leaves": 20}
     if regime is Regime.TRACED:
-        # Thresholds drawn at random: what the other regimes tell exactly is a jumble of architectures here.
+        # Random thresholds, because this regime mixes many architectures.
         sizes |= {"n_estimators": 300, "num_leaves": 31, "extra_trees": True}
     return _parameters(seed) | {"objective": "l1"} | sizes
 
@@ -67,8 +66,8 @@ Bag = tuple[lightgbm.LGBMRegressor, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
-    """What trees say of rows; zero where their regime has none."""
+class TreeOutput:
+    """The trees' predictions; zero for rows whose regime has no trees."""
 
     corrected: NDArray[np.bool_]
     median: NDArray[np.float64]  # of log(measured / prior)
@@ -77,37 +76,37 @@ class Said:
 
 @dataclass(slots=True)
 class Correction:
-    """Ensembles by regime; a regime with too few rows is left to the network."""
+    """Ensembles by regime; a regime with too few rows has none."""
 
     medians: dict[int, Bag] = field(default_factory=dict)
     distances: dict[int, Bag] = field(default_factory=dict)
 
-    def say(self, facts: Floats, quantiles: Floats, regimes: NDArray[np.int64]) -> Said:
+    def predict(self, facts: Floats, quantiles: Floats, regimes: NDArray[np.int64]) -> TreeOutput:
         corrected = np.isin(regimes, list(self.medians))
-        stacked = stack_inputs(facts, quantiles)
-        return Said(corrected, _by_regime(self.medians, facts, regimes), _by_regime(self.distances, stacked, regimes))
+        distances = _by_regime(self.distances, stack_inputs(facts, quantiles), regimes)
+        return TreeOutput(corrected, _by_regime(self.medians, facts, regimes), distances)
 
     def correct(self, facts: Floats, quantiles: Floats, regimes: NDArray[np.int64]) -> Floats:
-        return apply(quantiles, self.say(facts, quantiles, regimes))
+        return apply(quantiles, self.predict(facts, quantiles, regimes))
 
 
 def _by_regime(bags: dict[int, Bag], inputs: Floats, regimes: NDArray[np.int64]) -> NDArray[np.float64]:
-    said = np.zeros(len(inputs))
+    predicted = np.zeros(len(inputs))
     for regime, bag in bags.items():
         rows = regimes == regime
         if rows.any():
-            said[rows] = np.mean([model.predict(inputs[rows]) for model in bag], axis=0)
-    return said
+            predicted[rows] = np.mean([model.predict(inputs[rows]) for model in bag], axis=0)
+    return predicted
 
 
-def apply(quantiles: Floats, said: Said) -> Floats:
+def apply(quantiles: Floats, trees: TreeOutput) -> Floats:
     """The same arithmetic as in the exported graph."""
     median = quantiles[:, MEDIAN : MEDIAN + 1]
-    corrected = said.corrected[:, None]
-    moved = median + np.where(corrected, BLEND * (said.median[:, None] - median), 0.0)
+    corrected = trees.corrected[:, None]
+    moved = median + np.where(corrected, BLEND * (trees.median[:, None] - median), 0.0)
     distance = quantiles - median
     own = np.maximum(distance, MIN_SPREAD) ** (1.0 - DISTANCE_BLEND)
-    sharp = np.minimum(own * np.exp(DISTANCE_BLEND * said.log_distance)[:, None], MOST_DISTANCE)
+    sharp = np.minimum(own * np.exp(DISTANCE_BLEND * trees.log_distance)[:, None], MOST_DISTANCE)
     distance = np.where(corrected & np.array(SHARPENED), sharp, distance)
     return (moved + distance).astype(np.float32)
 
@@ -129,9 +128,9 @@ def fit_medians(facts: Floats, regimes: NDArray[np.int64], target: Floats, weigh
 def fit_distances(
     correction: Correction, stacked: Floats, regimes: NDArray[np.int64], missed: Floats, weights: Floats, seed: int
 ) -> None:
-    """`missed` is by how much networks missed rows that they had not seen.
+    """`missed` is the networks' error on rows that they had not seen.
 
-    What network and trees together missed teaches less: it is more of an accident.
+    The error of networks and trees together is more random, and so teaches less.
     """
     for regime in correction.medians:
         rows = regimes == regime
@@ -145,7 +144,7 @@ def _fit(bag: list[dict[str, Any]], inputs: Floats, target: Floats, weights: Flo
 
 
 def regressor_node(bag: Bag, source: str, result: str) -> onnx.NodeProto:
-    """The mean over the bag: one ensemble of all its trees, each with its share."""
+    """The bag's mean, as one ensemble of all its trees with scaled leaves."""
     table = _NodeTable(share=1.0 / len(bag))
     for model in bag:
         for tree in model.booster_.dump_model()["tree_info"]:
@@ -158,7 +157,7 @@ def regressor_node(bag: Bag, source: str, result: str) -> onnx.NodeProto:
 
 @dataclass(slots=True)
 class _NodeTable:
-    """The operator's columns: one row per branching, one per leaf. Branchings name what they lead to by its row."""
+    """The operator's columns, with one row per branch or leaf. A branch refers to its children by row."""
 
     share: float
     feature: list[int] = field(default_factory=list)
@@ -172,7 +171,7 @@ class _NodeTable:
 
     def add_tree(self, structure: dict[str, Any]) -> None:
         grows = "split_feature" in structure
-        # The operator knows no tree without a branching: both ways of this one lead to its only leaf.
+        # The operator needs a branch in every tree, so both sides of this one lead to the only leaf.
         self.roots.append(self._branch(structure) if grows else self._append(0, 0.0, *self._leaf(structure) * 2))
 
     def _branch(self, part: dict[str, Any]) -> int:
@@ -216,9 +215,9 @@ def _tensor(values: NDArray[Any]) -> onnx.TensorProto:
 
 
 def of_regime(flag: str, regressors: list[onnx.NodeProto]) -> list[onnx.NodeProto]:
-    """Runs them only where a row's flag is set: a forecast pays for the trees of its own regime alone.
+    """Runs the regressors only if some row has the regime's flag, so a forecast pays only for its own regime's trees.
 
-    Results have the same names; they are zero where no row is of the regime.
+    The results keep their names. They are zero if no row has the flag.
     """
     results = [node.output[0] for node in regressors]
     for node in regressors:
@@ -239,7 +238,7 @@ def _column(name: str) -> onnx.ValueInfoProto:
 
 
 def _at_most(threshold: float) -> float:
-    """The largest float32 that is not above: `x <= threshold` then means the same for every float32 x."""
+    """The largest float32 up to the threshold, so that `x <= threshold` is the same for every float32 x."""
     rounded = np.float32(threshold)
     if float(rounded) > threshold:
         rounded = np.nextafter(rounded, np.float32(-np.inf))

@@ -1,7 +1,7 @@
-"""Trees for `sm_active` in the same ONNX graph: by regime, and only where they were nearer on unseen runs.
+"""Trees for `sm_active` in the same ONNX graph, for regimes where they were more accurate on unseen runs.
 
-The network's share of busy multiprocessors trails trees on the same facts (docs/log.md), so the trees' answer stands in
-its place; the other two figures stay the network's.
+For the share of busy multiprocessors, trees on the same facts beat the network (docs/log.md), so they replace it. The
+other two figures stay the network's.
 """
 
 from __future__ import annotations
@@ -30,33 +30,33 @@ class UtilizationTrees:
 
     def apply(self, utilization: Floats, facts: Floats, regimes: NDArray[np.int64]) -> Floats:
         """The same arithmetic as in the exported graph."""
-        said = utilization.copy()
+        predicted = utilization.copy()
         for regime, model in self.models.items():
             rows = regimes == regime
             if rows.any():
-                said[rows, SM_ACTIVE] = np.clip(model.predict(facts[rows]), 0.0, 1.0)
-        return said
+                predicted[rows, SM_ACTIVE] = np.clip(model.predict(facts[rows]), 0.0, 1.0)
+        return predicted
 
 
 def correct_utilization(
     data: Dataset, fold: NDArray[np.int64], network: Floats
 ) -> tuple[NDArray[np.float32], UtilizationTrees]:
-    """Unseen rows as trees of the other folds say them, and trees of all folds, which ship."""
+    """Predictions for each fold by trees of the other folds, and the trees of all folds, which ship."""
     usable = data.usable & ~np.isnan(data.utilization[:, SM_ACTIVE])
-    said = network.copy()
+    predicted = network.copy()
     for number in np.unique(fold):
         rows = fold == number
         trees = _fit(data, usable & ~rows, int(number))
-        said[rows] = trees.apply(network[rows], data.facts[rows], data.regime[rows])
+        predicted[rows] = trees.apply(network[rows], data.facts[rows], data.regime[rows])
     final = _fit(data, usable, 0)
     measured = data.utilization[:, SM_ACTIVE]
     for regime in list(final.models):
         rows = usable & (data.regime == regime)
-        missed = [float(np.abs(of[rows, SM_ACTIVE] - measured[rows]).mean()) for of in (said, network)]
+        missed = [float(np.abs(of[rows, SM_ACTIVE] - measured[rows]).mean()) for of in (predicted, network)]
         if missed[0] >= missed[1]:
             del final.models[regime]
-            said[data.regime == regime] = network[data.regime == regime]
-    return said, final
+            predicted[data.regime == regime] = network[data.regime == regime]
+    return predicted, final
 
 
 def _fit(data: Dataset, rows: NDArray[np.bool_], seed: int) -> UtilizationTrees:
