@@ -9,6 +9,6 @@ from tests.serve.running import Serve
 
 @pytest.fixture(scope="session")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serve]:
-    """One for all tests that only ask. A variable that is no setting is there for the log to complain about."""
+    """Shared by the tests that only send requests. The environment has an unknown variable, to be logged."""
     with Serve(tmp_path_factory.mktemp("serve"), environ={"VRAMCAST_NO_SETTING": "1"}) as running:
         yield running

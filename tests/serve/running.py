@@ -1,4 +1,4 @@
-"""`vramcast serve` as a real process on a static cluster, and what a test wants to know about its end."""
+"""`vramcast serve` as a real process on a static cluster."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ nodes:
 pods:
 - {name: waits, uid: uid-waits, annotations: {share: true, gpu-memory: 10Gi}}
 """
-# Warm it takes under a second; a busy machine with cold caches is not what is tested.
+# It takes less than a second, but not on a busy machine with cold caches.
 START_SECONDS = 20.0
 
 
@@ -31,7 +31,7 @@ def command(*arguments: str) -> list[str]:
 
 
 def run_to_the_end(*arguments: str, environ: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-    """For commands that are expected to end by themselves."""
+    """Runs a command that exits without being stopped."""
     return subprocess.run(
         command(*arguments),
         env={**os.environ, **(environ or {})},
@@ -51,7 +51,7 @@ def filter_body(name: str = "waits", memory: str = "10Gi") -> dict[str, Any]:
 
 
 class Serve(Process):
-    """One service; its log is all that it wrote, standard output and standard error."""
+    """One service. Its log has both standard output and standard error."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class Serve(Process):
 
     def __enter__(self) -> Serve:
         self.start()
-        eventually(self.serves, START_SECONDS, "the service to log that it knows its cluster")
+        eventually(self.serves, START_SECONDS, "the service to log that it is synced")
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -83,14 +83,14 @@ class Serve(Process):
         return self.log.read_text()
 
     def lines(self) -> list[dict[str, Any]]:
-        """The log; fails where a line is not a JSON object."""
+        """The log. Fails if a line is not a JSON object."""
         return [msgspec.json.decode(line, type=dict[str, Any]) for line in self.text().splitlines()]
 
     def send_signal(self, number: signal.Signals) -> None:
         self._signal(number)
 
     def wait(self, timeout_seconds: float = 15.0) -> int:
-        """Until it has ended by itself; its exit code."""
+        """Waits until it exits and returns its exit code."""
         assert self._popen is not None
         return self._popen.wait(timeout_seconds)
 

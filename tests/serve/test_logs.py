@@ -1,4 +1,4 @@
-"""What the process writes: one line per decision, for machines unless somebody watches."""
+"""The log: one line per decision, as JSON unless it goes to a terminal."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def bind(service: Serve) -> httpx.Response:
 
 
 def log_of(service: Serve) -> str:
-    """Once it has written about all that it was asked: it answers first, and by the next answer it has written."""
+    """The complete log. The service logs a request after its response, but before the next response."""
     httpx.get(f"{service.url}/healthz")
     return service.text()
 
@@ -28,7 +28,7 @@ def lines_of(service: Serve) -> list[dict[str, Any]]:
     return service.lines()
 
 
-def test_every_line_is_json_and_decisions_name_pod_node_decision_and_milliseconds(service: Serve) -> None:
+def test_every_line_is_json_and_decisions_have_pod_node_decision_and_milliseconds(service: Serve) -> None:
     service.filter()
     assert bind(service).json() == {"Error": ""}
     decisions = {line["event"]: line for line in lines_of(service) if line.get("pod") == "default/waits"}
@@ -39,33 +39,33 @@ def test_every_line_is_json_and_decisions_name_pod_node_decision_and_millisecond
     assert all({"event", "level", "timestamp"} <= line.keys() for line in service.lines())
 
 
-def test_a_bad_body_is_logged_as_a_warning_with_what_was_wrong(service: Serve) -> None:
+def test_a_bad_body_is_logged_as_a_warning_with_the_mistake(service: Serve) -> None:
     httpx.post(f"{service.url}/prioritize", content=b"{")
     line = lines_of(service)[-1]
     assert (line["event"], line["level"]) == ("prioritize", "warning")
     assert "not what kube-scheduler sends" in line["decision"]
 
 
-def test_what_libraries_say_is_json_too(service: Serve) -> None:
+def test_the_log_lines_of_libraries_are_json_too(service: Serve) -> None:
     with socket.create_connection(("127.0.0.1", service.port)) as raw:
         raw.sendall(b"nonsense\r\n\r\n")
         raw.recv(1000)
     assert lines_of(service)[-1]["logger"] == "uvicorn.error"
 
 
-def test_a_variable_that_looks_like_a_setting_and_is_none_is_told_in_the_log(service: Serve) -> None:
+def test_an_unknown_vramcast_variable_is_logged_as_a_warning(service: Serve) -> None:
     (line,) = [line for line in service.lines() if "variable" in line]
     assert (line["variable"], line["level"]) == ("VRAMCAST_NO_SETTING", "warning")
 
 
-def test_looking_is_not_logged_as_deciding(service: Serve) -> None:
+def test_inspection_is_not_logged(service: Serve) -> None:
     before = len(lines_of(service))
     for path in ("/state", "/metrics", "/healthz", "/readyz"):
         httpx.get(service.url + path).raise_for_status()
     assert len(lines_of(service)) == before
 
 
-def test_console_format_on_request_without_colours_in_a_file(tmp_path: Path) -> None:
+def test_the_console_format_has_no_colours_in_a_file(tmp_path: Path) -> None:
     with Serve(tmp_path, "--log-format", "console") as service:
         service.filter()
         line = log_of(service).splitlines()[-1]

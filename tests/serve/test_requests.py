@@ -1,4 +1,4 @@
-"""Over real sockets, as kube-scheduler comes."""
+"""Requests over real sockets, like those of kube-scheduler."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from vramcast.api.http import HttpApp
 from vramcast.app import _server_config
 from vramcast.settings import load_settings
 
-# How long Go's http.Transport, and so kube-scheduler, keeps an idle connection.
+# Go's http.Transport, and so kube-scheduler, keeps an idle connection this long.
 GO_IDLE_SECONDS = 90
 
 
-def test_once_it_says_that_it_serves_it_does(service: Serve) -> None:
+def test_it_answers_as_soon_as_it_logs_that_it_is_synced(service: Serve) -> None:
     assert service.filter(name="early", memory="1Gi") == ["share"]
 
 
-def test_many_calls_go_over_one_connection(service: Serve) -> None:
+def test_one_connection_serves_many_calls(service: Serve) -> None:
     connection = http.client.HTTPConnection("127.0.0.1", service.port)
     connection.connect()
     first = connection.sock
@@ -35,19 +35,19 @@ def test_many_calls_go_over_one_connection(service: Serve) -> None:
     connection.close()
 
 
-def test_an_idle_connection_is_kept_for_longer_than_go_keeps_it() -> None:
-    # By what uvicorn is told: waiting for two minutes would prove no more.
+def test_the_service_keeps_idle_connections_longer_than_go() -> None:
+    # Checks uvicorn's setting: waiting for two minutes would prove no more.
     settings = load_settings({}, {})
     config = _server_config(settings, HttpApp(new_fake_service(settings=settings)))
     assert config.timeout_keep_alive > GO_IDLE_SECONDS
 
 
-def test_what_is_not_http_is_refused_and_the_service_goes_on(service: Serve) -> None:
+def test_the_service_rejects_what_is_not_http_and_keeps_serving(service: Serve) -> None:
     with socket.create_connection(("127.0.0.1", service.port)) as raw:
         raw.sendall(b"\x16\x03\x01 is this TLS?\r\n\r\n")
         assert raw.recv(1000).startswith(b"HTTP/1.1 400 ")
     assert httpx.get(f"{service.url}/healthz").status_code == 200
 
 
-def test_no_answer_names_the_software(service: Serve) -> None:
+def test_responses_do_not_name_the_server_software(service: Serve) -> None:
     assert "server" not in httpx.get(f"{service.url}/healthz").headers

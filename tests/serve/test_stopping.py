@@ -1,4 +1,4 @@
-"""The end of the process: whoever is being served is served, and nobody else."""
+"""A graceful shutdown finishes the requests in flight and accepts no new ones."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def service(tmp_path: Path) -> Iterator[Serve]:
 
 
 def begin_request(service: Serve) -> socket.socket:
-    """A request of which half the body has been sent, and which the service is reading: it said so with a 100."""
+    """A request whose body is half sent. The 100 response shows that the service is reading it."""
     raw = socket.create_connection(("127.0.0.1", service.port), timeout=15)
     head = f"POST /filter HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: {len(BODY)}\r\n\r\n"
     raw.sendall(head.encode() + BODY[:50])
@@ -56,20 +56,20 @@ def port_is_closed(service: Serve) -> bool:
     return False
 
 
-def test_a_request_under_way_is_finished_while_the_port_is_closed_already(service: Serve) -> None:
+def test_a_request_in_flight_is_finished_after_the_port_is_closed(service: Serve) -> None:
     with idle_connection(service) as idle, begin_request(service) as raw:
         service.send_signal(signal.SIGTERM)
         eventually(lambda: port_is_closed(service), 10, "the port to be closed")
-        assert idle.recv(1) == b"", "an idle connection is not waited for"
-        # Longer than uvicorn's own last tenth of a second, so that it is the grace period which is seen here.
+        assert idle.recv(1) == b"", "the service waits for an idle connection"
+        # Longer than the 0.1 s that uvicorn takes anyway, so that only the grace period explains the wait.
         enough = time.monotonic() + 0.5
-        eventually(lambda: time.monotonic() > enough, what="a part of the grace period")
+        eventually(lambda: time.monotonic() > enough, what="part of the grace period")
         assert service.alive
         raw.sendall(BODY[50:])
         answer = read_to_the_end(raw)
     head, _, body = answer.partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 200 ")
-    # So that Go does not send the next call into a connection that is about to end.
+    # Otherwise Go would send its next request on a connection that is about to close.
     assert b"connection: close" in head.lower()
     assert json.loads(body)["NodeNames"] == ["share"]
     assert service.wait() == 0
@@ -80,9 +80,9 @@ def test_a_request_under_way_is_finished_while_the_port_is_closed_already(servic
 @pytest.mark.parametrize(
     "signals",
     [(signal.SIGINT,), (signal.SIGTERM, signal.SIGTERM, signal.SIGINT)],
-    ids=["SIGINT", "impatience"],
+    ids=["SIGINT", "repeated"],
 )
-def test_signals_in_any_number_are_an_orderly_end(service: Serve, signals: tuple[signal.Signals, ...]) -> None:
+def test_any_number_of_signals_is_a_graceful_shutdown(service: Serve, signals: tuple[signal.Signals, ...]) -> None:
     with begin_request(service) as raw:
         for number in signals:
             service.send_signal(number)
@@ -93,7 +93,7 @@ def test_signals_in_any_number_are_an_orderly_end(service: Serve, signals: tuple
     assert "Traceback" not in service.text()
 
 
-def test_a_request_that_never_ends_is_given_up_after_the_grace_period(tmp_path: Path) -> None:
+def test_an_unfinished_request_is_dropped_after_the_grace_period(tmp_path: Path) -> None:
     with (
         Serve(tmp_path, environ={"VRAMCAST_SHUTDOWN_GRACE_SECONDS": "0.4"}) as service,
         begin_request(service) as raw,

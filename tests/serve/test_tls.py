@@ -1,4 +1,4 @@
-"""TLS, and who is let in: a client certificate is the only authentication that an extender has."""
+"""TLS and client certificates, the only authentication that an extender has."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 
 from tests.serve.running import Serve
 
-pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="certificates are made with openssl")
+pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="needs openssl to make certificates")
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class Identity:
 
 
 def make_identity(directory: Path, name: str, signed_by: Identity | None = None) -> Identity:
-    """A certificate for loopback; without `signed_by`, an authority."""
+    """A certificate for loopback, or without `signed_by` a CA."""
     made = Identity(directory / f"{name}.crt", directory / f"{name}.key")
     extension = "subjectAltName=IP:127.0.0.1" if signed_by else "keyUsage=critical,keyCertSign"
     command = [
@@ -55,7 +55,7 @@ def tls(directory: Path, authority: Identity) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def mutual(directory: Path, authority: Identity, tls: dict[str, str]) -> Iterator[Serve]:
-    """Serves only clients of the authority."""
+    """Accepts only clients with a certificate of the CA."""
     with Serve(
         directory, environ={**tls, "VRAMCAST_TLS_CLIENT_CA_FILE": str(authority.cert)}, scheme="https"
     ) as running:
@@ -80,24 +80,20 @@ def test_the_verbs_are_served_over_tls(tmp_path: Path, authority: Identity, tls:
         service.lines()
 
 
-def test_with_a_client_authority_a_client_with_its_certificate_is_served(
-    directory: Path, authority: Identity, mutual: Serve
-) -> None:
+def test_with_a_client_ca_its_certificates_are_accepted(directory: Path, authority: Identity, mutual: Serve) -> None:
     scheduler = make_identity(directory, "kube-scheduler", authority)
     with client(authority, scheduler) as known:
         assert mutual.filter(known) == ["share"]
 
 
-def test_with_a_client_authority_a_client_without_certificate_gets_no_connection(
-    authority: Identity, mutual: Serve
-) -> None:
-    # In TLS 1.3 the client hears of the refusal with its first read.
+def test_with_a_client_ca_a_client_without_certificate_is_rejected(authority: Identity, mutual: Serve) -> None:
+    # In TLS 1.3 the client learns of the rejection at its first read.
     with client(authority) as nobody, pytest.raises(httpx.TransportError):
         mutual.filter(nobody)
     assert mutual.alive
 
 
-def test_with_a_client_authority_a_certificate_of_another_authority_is_refused(
+def test_with_a_client_ca_certificates_of_another_ca_are_rejected(
     directory: Path, authority: Identity, mutual: Serve
 ) -> None:
     outsider = make_identity(directory, "outsider", make_identity(directory, "other-authority"))
@@ -105,7 +101,7 @@ def test_with_a_client_authority_a_certificate_of_another_authority_is_refused(
         mutual.filter(unknown)
 
 
-def test_refused_clients_leave_no_traceback_in_the_log(authority: Identity, mutual: Serve) -> None:
+def test_rejected_clients_leave_no_traceback_in_the_log(authority: Identity, mutual: Serve) -> None:
     with client(authority) as nobody, pytest.raises(httpx.TransportError):
         mutual.filter(nobody)
     assert "Traceback" not in mutual.text()
