@@ -26,6 +26,9 @@ from vramcast.task.task import DESCRIBES_NOTHING
 EXAMPLES = sorted(REPOSITORY.glob("examples/*.yaml"))
 SCHEMA = jsonschema.Draft202012Validator(annotations_schema(DESCRIBES_NOTHING))
 LINK = re.compile(r"\]\(([^)\s]+)\)")
+FILE = re.compile(r"`((?:bench|docs|examples|experiments|helm|requirements|service|tests)/[\w./-]+\.\w+)`")
+# The changelog names what once was.
+CURRENT = [page for page in DOCUMENTS if page.name != "CHANGELOG.md"]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(REPOSITORY)))
@@ -46,7 +49,7 @@ def test_every_value_of_the_chart_is_described() -> None:
     assert set(leaves(yaml.safe_load((CHART / "values.yaml").read_text()))) == described
 
 
-def test_the_schema_knows_exactly_the_values_that_there_are() -> None:
+def test_the_schema_has_exactly_the_chart_values() -> None:
     def names(schema: Any, path: str = "") -> Iterator[str]:
         for key, part in schema["properties"].items():
             if "properties" in part:
@@ -55,7 +58,7 @@ def test_the_schema_knows_exactly_the_values_that_there_are() -> None:
                 yield path + key
 
     schema = json.loads((CHART / "values.schema.json").read_text())
-    # Helm's own, and where the chart keeps the certificates that it makes while it renders.
+    # Helm's own, and the certificates that the chart generates while it renders.
     assert set(names(schema)) - {"global", "_certificates"} == {path for path, _, _ in chart_values()}
 
 
@@ -65,7 +68,7 @@ def anchors(page: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("page", DOCUMENTS, ids=lambda page: str(page.relative_to(REPOSITORY)))
-def test_links_lead_somewhere(page: Path) -> None:
+def test_links_and_anchors_exist(page: Path) -> None:
     for link in LINK.findall(page.read_text()):
         if link.startswith(("http://", "https://")):
             continue
@@ -73,6 +76,14 @@ def test_links_lead_somewhere(page: Path) -> None:
         target = (page.parent / file) if file else page
         assert target.exists(), link
         assert not anchor or anchor in anchors(target), link
+
+
+@pytest.mark.parametrize("page", CURRENT, ids=lambda page: str(page.relative_to(REPOSITORY)))
+def test_files_and_metrics_that_a_page_names_exist(page: Path) -> None:
+    text = page.read_text()
+    assert [file for file in FILE.findall(text) if not (REPOSITORY / file).exists()] == []
+    named = set(re.findall(r"\bvramcast_[a-z_]+[a-z]\b(?!\*|_\*|\.)", text))
+    assert named <= metric_names()
 
 
 def metric_names() -> set[str]:
@@ -83,7 +94,7 @@ def metric_names() -> set[str]:
     return {name for name, _ in families} | {f"{name}_{part}" for name in histograms for part in ("bucket", "count")}
 
 
-def test_alerts_and_dashboard_ask_for_metrics_that_there_are() -> None:
+def test_alerts_and_dashboard_use_existing_metrics() -> None:
     text = (CHART / "files/alerts.yaml").read_text() + (CHART / "files/dashboard.json").read_text()
     asked = set(re.findall(r"\bvramcast_\w+", text))
     assert asked
@@ -95,7 +106,7 @@ def check(path: Path) -> int:
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: str(path.name))
-def test_the_pods_of_the_examples_describe_themselves_well(example: Path) -> None:
+def test_the_examples_are_valid_and_have_a_forecast(example: Path) -> None:
     assert check(example) == 0
     described = [found for found in read_manifest(example).found if found.described]
     assert described
