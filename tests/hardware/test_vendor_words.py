@@ -1,0 +1,45 @@
+"""The vendor table is the one place that knows vendors: elsewhere in service/ their words need a reason."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from vramcast.hardware.products import PRODUCTS
+
+SERVICE = Path(__file__).parents[2] / "service/vramcast"
+WORDS = re.compile(r"nvidia|dcgm|cuda|\bamd\b|rocm|\bhip|rocr_", re.IGNORECASE)
+
+# A file or a directory, and why its words are not the table's.
+ALLOWED = {
+    "hardware/": "the table and the products",
+    "cli/main.py": "an example in a help text",
+    "cli/manifests.py": "a hint that shows the variable most users need",
+    "cli/records.py": "the name of a counter in the recordings' format",
+    "cli/sweep.py": "short product names on a plot",
+    "cluster/sources.py": "the setting dcgm_urls",
+    "cluster/static_file.py": "the example in its docstring",
+    "demo/": "the cluster of the demo, and short product names on its screen",
+    "forecast/": "the CUDA context and PyTorch's allocator, on which the physics were measured",
+    "names.py": "an example",
+    "profile/": "torch.cuda is PyTorch's name for any GPU; --measure needs nvidia-smi",
+    "settings.py": "the setting dcgm_urls",
+    "task/vocabulary.py": "an example in a help text",
+    "train/": "the products of the recordings",
+}
+
+
+def test_vendor_words_stay_in_the_table() -> None:
+    products = re.compile("|".join(map(re.escape, sorted(PRODUCTS, key=len, reverse=True))))
+    found = [
+        f"{path.relative_to(SERVICE)}:{number}: {line.strip()}"
+        for path in sorted(SERVICE.rglob("*.py"))
+        if not str(path.relative_to(SERVICE)).startswith(tuple(ALLOWED))
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        if WORDS.search(products.sub("", line))
+    ]
+    assert found == [], "move it to hardware/vendors.py, or add the file to ALLOWED with a reason"
+
+
+def test_every_exception_still_exists() -> None:
+    assert [name for name in ALLOWED if not (SERVICE / name).exists()] == []
