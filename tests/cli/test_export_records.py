@@ -93,9 +93,9 @@ def test_a_restart_measures_again_what_the_cluster_still_has_and_counts_nobody_t
     clock = FakeClock()
     world = World(FinishedCluster(), clock)
     run_pod(world, "p", SUMMARY, 3_000.0)
-    before, kept = records_of(world), world.service.measuring.accuracy.snapshot()
+    before, kept = records_of(world), world.service.tracker.accuracy.snapshot()
     world.start()
-    world.service.measuring.accuracy.restore(json.loads(json.dumps(kept)))
+    world.service.tracker.accuracy.restore(json.loads(json.dumps(kept)))
     assert records_of(world)["runs"] == []
     world.pass_time(60)
     assert records_of(world)["runs"] == before["runs"]

@@ -14,7 +14,7 @@ from tests.cli.kinds import KINDS
 from tests.forecast.networks import traced_cnn
 from vramcast.cli.annotate import AnnotateOptions, parse_settings, run_annotate
 from vramcast.cli.forecast import run_forecast
-from vramcast.cli.plot_file import draw_sweeps
+from vramcast.cli.sweep import draw_sweeps
 from vramcast.cli.terminal_plot import TerminalPlot
 from vramcast.errors import InvalidInput
 from vramcast.forecast.description import encode_profile
@@ -181,7 +181,7 @@ def test_a_plot_without_matplotlib_is_told_what_to_install(
     file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     describe(file, KINDS["Job"][0])
-    with pytest.raises(InvalidInput, match=r"pip install matplotlib \(the extra vramcast\[train\] brings it too\)"):
+    with pytest.raises(InvalidInput, match=r"pip install matplotlib \(the extra vramcast\[train\] includes it\)"):
         forecast(capsys, file, sweep="batch-size=8..16", plot=tmp_path / "plot.png")
 
 

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from vramcast.cli.plot_file import draw_sweeps
-from vramcast.cli.sweep import sweep_task
+from vramcast.cli.sweep import draw_sweeps, sweep_task
 from vramcast.errors import InvalidInput
 from vramcast.forecast.forecaster import PhysicsForecaster
 from vramcast.forecast.report import COMMON_PRODUCTS

@@ -1,1 +1,1 @@
-"""What the program does besides serving: each command of `vramcast` that reads, writes or shows something."""
+"""The commands of `vramcast`."""

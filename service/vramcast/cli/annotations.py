@@ -1,4 +1,4 @@
-"""`vramcast annotations`: the vocabulary as a table, as Markdown for the docs, and as a JSON Schema."""
+"""`vramcast annotations`: prints the vocabulary as a table, as Markdown for the docs, or as a JSON Schema."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def schema_text() -> str:
 
 
 def markdown_table() -> str:
-    """As README.md and docs/annotations.md have it."""
+    """The table in docs/annotations.md."""
     rows = (
         f"| `{key.name}` | {key.meaning} | {_values(key)} | {_default(key)} | {belongs(key)} |" for key in KEYS.values()
     )
@@ -40,7 +40,7 @@ def markdown_table() -> str:
 
 
 def markdown_rules() -> str:
-    """What contradicts what, as docs/annotations.md has it."""
+    """The table of contradictions in docs/annotations.md."""
     return "\n".join(("| where | then |", "|---|---|", *(_rule_row(rule) for rule in RULES), ""))
 
 
@@ -63,7 +63,7 @@ def _values(key: Key) -> str:
 
 
 def _written(key: Key) -> list[str]:
-    """As they stand in YAML: what it would not take for a string is quoted."""
+    """As written in YAML: quoted where YAML would not read a string."""
     return [scalar(choice) for choice in key.form.choices] or [key.example]
 
 
@@ -86,9 +86,9 @@ def _print() -> None:
     table.add_column("belongs to", style="dim")
     for key in KEYS.values():
         table.add_row(key.name, key.meaning, ", ".join(_written(key)), key.default, belongs(key))
-    console.print(f"All start with [bold]{PREFIX}[/bold] and stand among the annotations of the pod (template).")
+    console.print(f"Prefix them with [bold]{PREFIX}[/bold] and put them in the annotations of the pod (template).")
     console.print(table)
-    console.print("Enough for a forecast, each by itself:")
+    console.print("Each of these is enough for a forecast:")
     for level, names in ENOUGH.items():
         console.print(f"  [dim]{level:8}[/dim] {', '.join(names)}")
-    console.print("\n[dim]vramcast annotate -f job.yaml --set KEY=VALUE[/dim] writes them where they belong.")
+    console.print("\n[dim]vramcast annotate -f job.yaml --set KEY=VALUE[/dim] puts them in the right place.")

@@ -1,4 +1,4 @@
-"""`vramcast catalog`: the models that a pod may name, and building the file that knows them."""
+"""`vramcast catalog`: lists the models that a pod can name, and builds the file that contains them."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from vramcast.forecast.report_tables import new_console
 
 
 def run_catalog(search: str, output: str) -> None:
-    """Raises InvalidInput with the nearest names where nothing is found."""
+    """Raises InvalidInput with similar names if nothing matches."""
     if output not in ("table", "json"):
         raise InvalidInput(f"--output {output!r}: expected table or json")
     catalog = builtin_catalog()
     found = list(catalog.lines(search))
     if not found:
         near = catalog.nearest(search)
-        meant = f"did you mean {', '.join(near)}?" if near else "`vramcast catalog` lists all"
-        raise InvalidInput(f"no model of the catalog has {search!r} in its name; {meant}")
+        hint = f"did you mean {', '.join(near)}?" if near else "`vramcast catalog` lists all"
+        raise InvalidInput(f"no model of the catalog has {search!r} in its name; {hint}")
     if output == "json":
         rows = [_json(line) for line in found]
         sys.stdout.write(msgspec.json.format(msgspec.json.encode(rows), indent=1).decode() + "\n")
@@ -60,16 +60,16 @@ def _json(line: Line) -> dict[str, Any]:
 
 
 def parse_shard(text: str) -> tuple[int, int]:
-    """`2/3`: the second of three that share the work."""
+    """`2/3` is the second of three parts."""
     number, slash, count = text.partition("/")
     if not slash or not number.isdigit() or not count.isdigit() or not 1 <= int(number) <= int(count):
-        raise InvalidInput(f"--shard {text!r}: expected such as 1/2 and 2/2, for two builds side by side")
+        raise InvalidInput(f"--shard {text!r}: expected I/N, such as 1/2 and 2/2 for two builds in parallel")
     return int(number) - 1, int(count)
 
 
 def run_build(out: Path, search: str, shard: str) -> None:
-    """Traces every model whose name has the words. A second call goes on where the first stopped."""
-    # Late: torch and the libraries are an extra.
+    """Traces every model whose name contains the words. Continues where an interrupted call stopped."""
+    # Imported here, because torch and the model libraries are an extra.
     from vramcast.profile.building import build_catalog  # noqa: PLC0415
     from vramcast.profile.sources import all_sources  # noqa: PLC0415
     from vramcast.train.progress import Progress  # noqa: PLC0415
@@ -80,5 +80,5 @@ def run_build(out: Path, search: str, shard: str) -> None:
     sources = [source for source in all_sources() if all(word in source.name.lower() for word in words)]
     mine = list(islice(sources, at, None, count))
     missing = build_catalog(out, sources, progress.over(mine, "tracing"), progress.say)
-    written = f"{out} holds {len(sources)} models" if not missing else f"{missing} models are still to come"
-    progress.say(f"{written}; parts are in {out.with_suffix('.parts')}")
+    state = f"{out} has {len(sources)} models" if not missing else f"{missing} models are not traced yet"
+    progress.say(f"{state}; parts are in {out.with_suffix('.parts')}")

@@ -1,9 +1,10 @@
-"""`vramcast forecast`: what the pods of a file need and why, before anything is scheduled."""
+"""`vramcast forecast`: forecasts the pods in a file on each GPU, before anything is scheduled."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from rich.console import Console
 from rich.text import Text
 
 from vramcast.cli.manifests import FoundTemplate, notes, read_manifest, undescribed
-from vramcast.cli.sweep import SweepReport, print_sweep, sweep_json, sweep_task
+from vramcast.cli.sweep import draw_sweeps, print_sweep, sweep_json, sweep_task
 from vramcast.errors import InvalidInput, InvalidTask
 from vramcast.forecast.forecast import Forecaster
 from vramcast.forecast.report import COMMON_PRODUCTS, ProductReport, report, report_json
@@ -24,6 +25,9 @@ from vramcast.task.task import Task, describe
 
 OUTPUTS = ("table", "json", "yaml")
 
+# The described pod templates of the files, and their tasks.
+Tasks = list[tuple[FoundTemplate, Task]]
+
 
 def run_forecast(
     paths: Sequence[Path],
@@ -33,68 +37,81 @@ def run_forecast(
     sweep: SweepRange | None = None,
     plot: Path | None = None,
 ) -> None:
-    """Raises InvalidInput with every mistake of every file."""
+    """Raises InvalidInput with every mistake in every file."""
     if output not in OUTPUTS:
         raise InvalidInput(f"--output {output!r}: expected {', '.join(OUTPUTS)}")
     if plot is not None and sweep is None:
-        raise InvalidInput("--plot: nothing to draw without --sweep, such as --sweep batch-size=8..256")
+        raise InvalidInput("--plot needs a sweep to plot, such as --sweep batch-size=8..256")
     products = tuple(Product(gpu) for gpu in gpus) or COMMON_PRODUCTS
     tasks = _read_tasks(paths)
-    console = new_console()
     if sweep is None:
-        reports = [(found, task, _told(found, forecaster, task, products)) for found, task in tasks]
-        if output == "table":
-            for found, task, given in reports:
-                _print(console, found, task, given)
-        else:
-            _write([_json(found, task, given) for found, task, given in reports], output)
-        return
-    swept = [(found, task, _swept(found, forecaster, task, products, sweep)) for found, task in tasks]
-    if output == "table":
-        for found, task, one in swept:
-            console.print(_heading(found, task), soft_wrap=True)
-            print_sweep(console, one)
+        _report(tasks, forecaster, products, output)
     else:
-        _write([{**_who(found, task), **sweep_json(one)} for found, task, one in swept], output)
-    if plot is not None:
-        from vramcast.cli.plot_file import draw_sweeps  # noqa: PLC0415  # matplotlib is an extra
-
-        draw_sweeps([(f"{found.template.label}: {describe(task)}", one) for found, task, one in swept], plot)
+        _sweep(tasks, forecaster, products, output, sweep, plot)
 
 
-def _read_tasks(paths: Sequence[Path]) -> list[tuple[FoundTemplate, Task]]:
-    """Every described template of the files. Raises InvalidInput with all that is wrong."""
+def _read_tasks(paths: Sequence[Path]) -> Tasks:
+    """Raises InvalidInput with every mistake."""
     console = Console(stderr=True, soft_wrap=True, highlight=False)
-    tasks, wrong, noted = [], [], []
+    tasks, mistakes, warnings = [], [], []
     for path in paths:
         manifest = read_manifest(path)
-        mistakes = manifest.mistakes()
-        told = [(found, found.record.task) for found in manifest.found if found.record and found.record.task]
-        if not told and not mistakes:
-            mistakes = [f"{path}: {manifest.found[0].template.label}: {undescribed(path)}"]
-        wrong += mistakes
-        tasks += told
-        silent = [found for found in manifest.found if not found.described]
-        noted += [f"{path}: {found.template.label}: {note}" for found in silent for note in notes(found)]
-    if wrong:
-        raise InvalidInput("\n".join(wrong))
-    for note in noted:
-        console.print(Text.assemble(("note: ", "yellow"), note))
+        in_file = manifest.mistakes()
+        described = [(found, found.record.task) for found in manifest.found if found.record and found.record.task]
+        if not described and not in_file:
+            in_file = [f"{path}: {manifest.found[0].template.label}: {undescribed(path)}"]
+        mistakes += in_file
+        tasks += described
+        others = [found for found in manifest.found if not found.described]
+        warnings += [f"{path}: {found.template.label}: {note}" for found in others for note in notes(found)]
+    if mistakes:
+        raise InvalidInput("\n".join(mistakes))
+    for warning in warnings:
+        console.print(Text.assemble(("note: ", "yellow"), warning))
     return tasks
 
 
-def _told(found: FoundTemplate, forecaster: Forecaster, task: Task, products: Sequence[Product]) -> list[ProductReport]:
-    try:
-        return report(forecaster, task, products)
-    except InvalidTask as error:
-        raise InvalidInput(f"{found.template.label}: {error}") from None
+def _report(tasks: Tasks, forecaster: Forecaster, products: Sequence[Product], output: str) -> None:
+    reports = []
+    for found, task in tasks:
+        with _naming(found):
+            reports.append((found, task, report(forecaster, task, products)))
+    if output == "table":
+        console = new_console()
+        for found, task, products_report in reports:
+            _print(console, found, task, products_report)
+        return
+    _write([{**_identity(f, t), "forecasts": [report_json(product) for product in r]} for f, t, r in reports], output)
 
 
-def _swept(
-    found: FoundTemplate, forecaster: Forecaster, task: Task, products: Sequence[Product], sweep: SweepRange
-) -> SweepReport:
+def _sweep(
+    tasks: Tasks,
+    forecaster: Forecaster,
+    products: Sequence[Product],
+    output: str,
+    sweep: SweepRange,
+    plot: Path | None,
+) -> None:
+    reports = []
+    for found, task in tasks:
+        with _naming(found):
+            reports.append((found, task, sweep_task(forecaster, task, products, sweep)))
+    if output == "table":
+        console = new_console()
+        for found, task, swept in reports:
+            console.print(_heading(found, task), soft_wrap=True)
+            print_sweep(console, swept)
+    else:
+        _write([{**_identity(found, task), **sweep_json(swept)} for found, task, swept in reports], output)
+    if plot is not None:
+        draw_sweeps([(f"{found.template.label}: {describe(task)}", swept) for found, task, swept in reports], plot)
+
+
+@contextmanager
+def _naming(found: FoundTemplate) -> Iterator[None]:
+    """Adds the template's name to the error."""
     try:
-        return sweep_task(forecaster, task, products, sweep)
+        yield
     except InvalidTask as error:
         raise InvalidInput(f"{found.template.label}: {error}") from None
 
@@ -103,17 +120,17 @@ def _heading(found: FoundTemplate, task: Task) -> str:
     return f"[bold]{found.template.label}[/bold]  {describe(task)}"
 
 
-def _print(console: Console, found: FoundTemplate, task: Task, given: list[ProductReport]) -> None:
-    first = given[0].forecast
+def _print(console: Console, found: FoundTemplate, task: Task, reports: list[ProductReport]) -> None:
+    first = reports[0].forecast
     console.print(f"{_heading(found, task)}  [dim]({first.source}, {first.model_version})[/dim]", soft_wrap=True)
-    console.print(products_table(given))
-    console.print(parts_table(given))
+    console.print(products_table(reports))
+    console.print(parts_table(reports))
     for assumption in first.assumptions:
         console.print(f"  [dim]assumed:[/dim] {assumption}")
     console.print()
 
 
-def _who(found: FoundTemplate, task: Task) -> dict[str, Any]:
+def _identity(found: FoundTemplate, task: Task) -> dict[str, Any]:
     template = found.template
     return {
         "pod": f"{template.namespace}/{template.name}",
@@ -121,10 +138,6 @@ def _who(found: FoundTemplate, task: Task) -> dict[str, Any]:
         "role": template.role,
         "level": task.level,
     }
-
-
-def _json(found: FoundTemplate, task: Task, given: list[ProductReport]) -> dict[str, Any]:
-    return {**_who(found, task), "forecasts": [report_json(one) for one in given]}
 
 
 def _write(content: list[dict[str, Any]], output: str) -> None:

@@ -20,7 +20,7 @@ from vramcast.observe.logs import configure_logs
 from vramcast.settings import LogFormat, LogLevel, Settings, load_settings, unknown_variables
 from vramcast.task.vocabulary import KEYS
 
-# In `vramcast --help`, what a new user needs comes first.
+# The order of commands in `vramcast --help`: what a new user needs comes first.
 _FIRST = ("annotations", "profile", "catalog", "annotate", "forecast", "demo", "serve")
 
 
@@ -33,12 +33,17 @@ class _InOrder(typer.core.TyperGroup):
 app = typer.Typer(
     name="vramcast",
     cls=_InOrder,
-    help="""GPU scheduling that knows what a training job needs before it runs.
+    help="""Forecast the GPU memory of training jobs, and schedule them where they fit.
 
-    New here? [bold]vramcast demo[/bold] plays a day of it. For a job of your own:
-    [dim]vramcast annotate -f job.yaml --set KEY=VALUE --in-place[/dim] describes it,
-    [dim]vramcast forecast -f job.yaml[/dim] tells what it needs, and with
-    [dim]--sweep batch-size=8..256[/dim] how large its batch may be.
+    See it work, without Kubernetes:
+
+    [dim]vramcast demo[/dim]
+
+    Describe your own job, forecast its memory, and find its largest batch size:
+
+    [dim]vramcast annotate -f job.yaml --set model=timm/resnet50 --set batch-size=64 -i[/dim]
+    [dim]vramcast forecast -f job.yaml[/dim]
+    [dim]vramcast forecast -f job.yaml --sweep batch-size=8..256[/dim]
     """,
     no_args_is_help=True,
     rich_markup_mode="rich",
@@ -46,39 +51,48 @@ app = typer.Typer(
 )
 errors = Console(stderr=True)
 
-# The panels of `vramcast --help`, in the order in which a new user needs them.
-DESCRIBE = "Describe a task, and know what it needs"
+# The panels of `vramcast --help`.
+DESCRIBE = "Describe a task and forecast it"
 RUN = "Run"
 LEARN = "Learn from measured runs"
 
+
+def _setting(name: str, **more: Any) -> Any:
+    """A flag for a setting, with the setting's own description."""
+    field = Settings.model_fields[name]
+    default = f" Default: {field.default}." if field.default is not None else ""
+    text = str(field.description)
+    return typer.Option(help=f"{text[0].upper()}{text[1:]}.{default}", show_default=False, **more)
+
+
 Files = Annotated[
     list[Path],
-    typer.Option("--file", "-f", metavar="FILE.yaml", help="Manifests, - for standard input; may be repeated."),
+    typer.Option("--file", "-f", metavar="FILE.yaml", help="A manifest; - is standard input. Repeatable."),
 ]
-
-Host = Annotated[str | None, typer.Option(help="Address to listen on. Default 127.0.0.1.", show_default=False)]
-Port = Annotated[int | None, typer.Option(help="Port to listen on. Default 8888.", show_default=False)]
+Host = Annotated[str | None, _setting("host")]
+Port = Annotated[int | None, _setting("port")]
+Artifact = Annotated[str, typer.Option(help="The trained model: builtin, a directory, or physics (no trained model).")]
+Risk = Annotated[float, typer.Option(min=0.0001, max=0.5, help="OOM risk for pods without max-oom-risk.")]
 
 
 @app.command(rich_help_panel=RUN)
 def serve(
     host: Host = None,
     port: Port = None,
-    cluster: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Serve a static cluster file instead of Kubernetes.")
-    ] = None,
-    config: Annotated[Path | None, typer.Option(metavar="FILE", help="Settings as a YAML file.")] = None,
-    log_format: Annotated[LogFormat | None, typer.Option(help="How to log.", show_default=False)] = None,
-    log_level: Annotated[LogLevel | None, typer.Option(help="How much to log.", show_default=False)] = None,
+    cluster: Annotated[Path | None, _setting("cluster", metavar="FILE")] = None,
+    config: Annotated[Path | None, typer.Option(metavar="FILE", help="A YAML file with settings.")] = None,
+    log_format: Annotated[LogFormat | None, _setting("log_format")] = None,
+    log_level: Annotated[LogLevel | None, _setting("log_level")] = None,
 ) -> None:
     """Run the scheduler extender.
 
-    Talks to the cluster of [bold]KUBECONFIG[/bold], or of the service account inside a pod, or plays the cluster of
-    [bold]--cluster FILE[/bold]. Every setting can come from a file ([bold]--config[/bold]) or from the environment
-    ([bold]VRAMCAST_PORT=9000[/bold]); flags win over the environment, the environment over the file.
+    Connects with [bold]KUBECONFIG[/bold], [bold]~/.kube/config[/bold] or, in a pod, its service account.
+    docs/settings.md lists all settings; set them in a file ([bold]--config[/bold]) or in
+    the environment. Flags override the environment, which overrides the file.
 
-    [dim]vramcast serve --port 8888[/dim]
-    [dim]vramcast serve --cluster my-cluster.yaml[/dim]
+    [dim]vramcast serve[/dim]
+    [dim]vramcast serve --config vramcast.yaml --log-level debug[/dim]
+    [dim]VRAMCAST_PORT=9000 vramcast serve --cluster my-cluster.yaml[/dim]
     """
     flags = {
         "host": host, "port": port, "cluster": cluster, "config": config,
@@ -87,8 +101,8 @@ def serve(
     settings = load_settings(flags)
     configure_logs(settings.log_format, settings.log_level)
     for name in unknown_variables(dict(os.environ)):
-        structlog.get_logger("vramcast").warning("looks like a setting and is none", variable=name)
-    # Late, because each pulls in what the other must not need: the Kubernetes client, or the file's parser.
+        structlog.get_logger("vramcast").warning("unknown setting in the environment", variable=name)
+    # Imported here, so that `vramcast --help` does not load the server.
     from vramcast.app import run  # noqa: PLC0415
 
     run(settings, _cluster(settings))
@@ -104,20 +118,24 @@ def _cluster(settings: Settings) -> Any:
     return KubernetesCluster.from_environment(bind_deadline_seconds=settings.bind_deadline_seconds)
 
 
-Data = Annotated[Path, typer.Option(metavar="DIR", help="Measured runs: measurements.csv, profiles/, xmem.csv.")]
+Data = Annotated[
+    Path, typer.Option(metavar="DIR", help="A directory of measured runs: measurements.csv, profiles/, xmem.csv.")
+]
 
 
 @app.command(rich_help_panel=LEARN)
 def train(
     data: Data,
-    out: Annotated[Path, typer.Option(metavar="DIR", help="Where the artifact goes; work in progress is kept there.")],
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Write the artifact here. Also holds intermediate results.")],
     base: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Fine-tune this artifact instead of starting from nothing.")
+        Path | None, typer.Option(metavar="DIR", help="Fine-tune this artifact instead of training from scratch.")
     ] = None,
     seeds: Annotated[int, typer.Option(help="Networks per fold; the ensemble has five times as many.")] = 2,
     quiet: Annotated[bool, typer.Option(help="No progress bars.")] = False,
 ) -> None:
-    """Train the forecast on measured runs. A second call with the same data goes on where the first stopped.
+    """Train or fine-tune the model on measured runs. Needs the extra vramcast\\[train].
+
+    If it was interrupted, run it again: it continues where it stopped.
 
     [dim]vramcast train --data runs/ --out model_artifacts/[/dim]
     [dim]vramcast train --data observed/ --base model_artifacts/ --out candidate/[/dim]
@@ -136,8 +154,9 @@ def evaluate(
     artifact: Annotated[Path, typer.Option(metavar="DIR", help="The artifact.")] = Path("model_artifacts"),
     output: Annotated[str, typer.Option("-o", "--output", help="table or json.")] = "table",
 ) -> None:
-    """Accuracy, bounds and latency of an artifact on measured runs, by slice.
+    """Measure a model's accuracy, coverage and latency on measured runs.
 
+    [dim]vramcast evaluate --data runs/ --artifact candidate/[/dim]
     [dim]vramcast evaluate --data runs/ -o json[/dim]
     """
     from vramcast.train.commands import run_evaluate  # noqa: PLC0415  # not needed to serve
@@ -147,16 +166,19 @@ def evaluate(
 
 @app.command("export-records", rich_help_panel=LEARN)
 def export_records(
-    out: Annotated[Path, typer.Option(metavar="DIR", help="Where the records go; runs that are there stay.")],
-    url: Annotated[str, typer.Option(help="The service.")] = "http://127.0.0.1:8888",
-    pod_names: Annotated[bool, typer.Option("--pod-names", help="Also write whose runs they were.")] = False,
-    ca_file: Annotated[Path | None, typer.Option(metavar="FILE", help="For https: the CA of the service.")] = None,
-    cert_file: Annotated[Path | None, typer.Option(metavar="FILE", help="And a client certificate.")] = None,
-    key_file: Annotated[Path | None, typer.Option(metavar="FILE", help="And its key.")] = None,
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Write the records here; existing runs are kept.")],
+    url: Annotated[str, typer.Option(help="URL of the service.")] = "http://127.0.0.1:8888",
+    pod_names: Annotated[bool, typer.Option("--pod-names", help="Include the names of the pods.")] = False,
+    ca_file: Annotated[Path | None, typer.Option(metavar="FILE", help="For https: the service's CA.")] = None,
+    cert_file: Annotated[Path | None, typer.Option(metavar="FILE", help="For https: a client certificate.")] = None,
+    key_file: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="For https: the client certificate's key.")
+    ] = None,
 ) -> None:
-    """Collect what a running service observed, as records that [bold]vramcast train[/bold] reads.
+    """Save the runs that a service measured, for [bold]vramcast train[/bold].
 
-    Runs are told apart by a hash of their pod's UID. A second export to the same directory adds what is new.
+    Exporting again to the same directory adds the new runs. Without --pod-names,
+    a run is identified only by a hash of its pod's UID.
 
     [dim]kubectl --namespace vramcast-system port-forward deployment/vramcast 8888 &[/dim]
     [dim]vramcast export-records --out observed/[/dim]
@@ -172,13 +194,16 @@ def export_records(
 def demo(
     host: Host = None,
     port: Port = None,
-    speed: Annotated[float, typer.Option(min=0.1, max=1000.0, help="How fast the day goes by.")] = 1.0,
-    once: Annotated[bool, typer.Option("--once", help="Stop after the day instead of serving on.")] = False,
+    speed: Annotated[float, typer.Option(min=0.1, max=1000.0, help="2 is twice as fast.")] = 1.0,
+    once: Annotated[bool, typer.Option("--once", help="Exit at the end of the day.")] = False,
 ) -> None:
-    """Play a day of training pods on a made-up cluster of mixed GPUs; no Kubernetes needed.
+    """Schedule a day of training pods on a simulated cluster; no Kubernetes needed.
 
-    The service is the real one, asked through its real HTTP verbs as kube-scheduler would. Afterwards it keeps
-    serving, with commands to try.
+    Runs the real service and calls it over HTTP as kube-scheduler does. At the end
+    it keeps serving, and suggests requests to send.
+
+    [dim]vramcast demo[/dim]
+    [dim]vramcast demo --speed 5 --once[/dim]
     """
     from vramcast.app import run  # noqa: PLC0415
     from vramcast.demo.day import CLUSTER_FILE  # noqa: PLC0415
@@ -194,29 +219,27 @@ def forecast(
     file: Files,
     gpu: Annotated[
         list[str] | None,
-        typer.Option(metavar="PRODUCT", help="Only this product, as GPU Feature Discovery names it; may be repeated."),
+        typer.Option(metavar="PRODUCT", help="Only this GPU, by its name in GPU Feature Discovery. Repeatable."),
     ] = None,
     sweep: Annotated[
         str | None,
         typer.Option(
             metavar="KEY=LOW..HIGH",
-            help="Vary batch-size or sequence-length: 8..256 doubles, 8..256:8 goes by eights, 8,24,48 is a list.",
+            help="Vary batch-size or sequence-length: 8..256 doubles, 8..256:8 adds 8, 8,24,48 is a list.",
         ),
     ] = None,
     plot: Annotated[
-        Path | None, typer.Option(metavar="FILE.png", help="The sweep's plot as a file (PNG, SVG or PDF) too.")
+        Path | None, typer.Option(metavar="FILE.png", help="Also plot the sweep to a PNG, SVG or PDF file.")
     ] = None,
     output: Annotated[str, typer.Option("--output", "-o", help="table, json or yaml.")] = "table",
-    artifact: Annotated[str, typer.Option(help="builtin, a directory, or physics.")] = "builtin",
-    risk: Annotated[
-        float, typer.Option(min=0.0001, max=0.5, help="Risk of an out-of-memory, for pods that name none.")
-    ] = 0.05,
+    artifact: Artifact = "builtin",
+    risk: Risk = 0.05,
 ) -> None:
-    """Tell what pods will need on each GPU, and why; or how large a batch may be.
+    """Forecast the memory of a file's pods on each GPU, or their largest batch size.
 
-    Reads Pods, and the pod templates of Jobs, Deployments, PyTorchJobs, RayJobs
-    and others. Shows the parts of the need, its bounds by risk, and the GPUs
-    that hold it. [bold]vramcast annotate[/bold] writes the description that it reads.
+    Reads Pods and the pod templates of Jobs, Deployments, PyTorchJobs, RayJobs and
+    others. Shows the parts of the need, its bounds by risk, and the GPUs that fit.
+    Describe the pods first with [bold]vramcast annotate[/bold].
 
     [dim]vramcast forecast -f job.yaml[/dim]
     [dim]vramcast forecast -f job.yaml --gpu NVIDIA-L40S -o json[/dim]
@@ -235,40 +258,34 @@ def annotate(
     file: Files,
     set_: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help=f"An annotation; may be repeated. Keys: {', '.join(KEYS)}."),
+        typer.Option("--set", metavar="KEY=VALUE", help=f"Set an annotation. Repeatable. Keys: {', '.join(KEYS)}."),
     ] = None,
-    unset: Annotated[
-        list[str] | None, typer.Option(metavar="KEY", help="An annotation to take away; may be repeated.")
-    ] = None,
+    unset: Annotated[list[str] | None, typer.Option(metavar="KEY", help="Remove an annotation. Repeatable.")] = None,
     template: Annotated[
         list[str] | None,
         typer.Option(
             metavar="ROLE",
-            help="Of several pod templates the one to annotate: worker, head, a task's or workload's name. "
-            "Default: those that ask for GPUs.",
+            help="The pod template to annotate if there are several: worker, head, or the name of a task or workload. "
+            "Default: those that request GPUs. Repeatable.",
         ),
     ] = None,
-    scheduler: Annotated[bool, typer.Option("--scheduler", help="Set schedulerName: vramcast-scheduler.")] = False,
-    scheduler_name: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Set schedulerName to another name.")
-    ] = None,
+    scheduler: Annotated[bool, typer.Option("--scheduler", help="Set schedulerName to vramcast-scheduler.")] = False,
+    scheduler_name: Annotated[str | None, typer.Option(metavar="NAME", help="Set schedulerName to this.")] = None,
     move: Annotated[
-        bool, typer.Option("--move", help="Move annotations that stand where no pod gets them, such as on the Job.")
+        bool, typer.Option("--move", help="Move misplaced annotations, such as those on a Job, to the pod template.")
     ] = False,
-    in_place: Annotated[
-        bool, typer.Option("--in-place", "-i", help="Write the file instead of standard output.")
-    ] = False,
-    diff: Annotated[bool, typer.Option("--diff", help="Show what changes.")] = False,
+    in_place: Annotated[bool, typer.Option("--in-place", "-i", help="Edit the file.")] = False,
+    diff: Annotated[bool, typer.Option("--diff", help="Print a diff.")] = False,
     check: Annotated[
-        bool, typer.Option("--check", help="Write nothing; exit code 0 if all is right and 1 if not, for CI.")
+        bool, typer.Option("--check", help="Change nothing; exit with 1 if there are mistakes. For CI.")
     ] = False,
 ) -> None:
-    """Write a task's description into a manifest, where it belongs; or check the one that is there.
+    """Describe a task in a manifest, or check its description.
 
-    Annotations work on pods, so they belong to the pod template of a Job,
-    CronJob, Deployment, StatefulSet, JobSet, PyTorchJob, TrainJob, RayJob,
-    RayCluster, Volcano Job ... This finds it, and leaves comments and layout
-    as they are. [bold]vramcast annotations[/bold] explains the keys.
+    Annotations work only on pods, so they belong in the pod template. This command
+    finds it in a Job, CronJob, Deployment, StatefulSet, JobSet, PyTorchJob, TrainJob,
+    RayJob, RayCluster, Volcano Job and others, and keeps comments and layout.
+    [bold]vramcast annotations[/bold] explains the keys.
 
     [dim]vramcast annotate -f job.yaml --set model=timm/resnet50 --set batch-size=64 --diff[/dim]
     [dim]vramcast annotate -f rayjob.yaml --set gpu-memory=20Gi --template worker -i[/dim]
@@ -291,7 +308,7 @@ def annotate(
 def list_annotations(
     output: Annotated[str, typer.Option("--output", "-o", help="table, markdown or json-schema.")] = "table",
 ) -> None:
-    """List the annotations that describe a task: what each means, takes and defaults to.
+    """List the annotations that describe a task, with their values and defaults.
 
     [dim]vramcast annotations[/dim]
     [dim]vramcast annotations -o json-schema > annotations.schema.json[/dim]
@@ -303,30 +320,35 @@ def list_annotations(
 
 @app.command(rich_help_panel=DESCRIBE)
 def profile(
-    target: Annotated[str, typer.Argument(metavar="MODULE:CALLABLE", help="Builds the network; or a config.json.")],
+    target: Annotated[
+        str, typer.Argument(metavar="MODULE:CALLABLE", help="A function that builds the network, or a config.json.")
+    ],
     shapes: Annotated[
-        list[str] | None, typer.Option("--input", metavar="3x224x224", help="One sample without the batch; repeatable.")
+        list[str] | None,
+        typer.Option("--input", metavar="3x224x224", help="Shape of one sample, without the batch. Repeatable."),
     ] = None,
     sequence_length: Annotated[int | None, typer.Option(min=1, help="Tokens in one sample.")] = None,
     inputs: Annotated[
-        str | None, typer.Option(metavar="MODULE:CALLABLE", help="Makes the inputs of a batch of n samples.")
+        str | None, typer.Option(metavar="MODULE:CALLABLE", help="A function that returns the inputs for a batch of n.")
     ] = None,
-    args: Annotated[str | None, typer.Option(metavar="JSON", help="Arguments of the callable.")] = None,
-    batch_size: Annotated[int | None, typer.Option(min=1, help="Of the run, on each GPU.")] = None,
-    optimizer: Annotated[str | None, typer.Option(help="Of the run.")] = None,
-    precision: Annotated[str | None, typer.Option(help="Of the run.")] = None,
+    args: Annotated[str | None, typer.Option(metavar="JSON", help="Arguments for the callable.")] = None,
+    batch_size: Annotated[int | None, typer.Option(min=1, help="Batch size on each GPU.")] = None,
+    optimizer: Annotated[str | None, typer.Option(help="Such as adamw.")] = None,
+    precision: Annotated[str | None, typer.Option(help="Such as amp-bf16.")] = None,
     more: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Any other annotation; repeatable.")
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Any other annotation. Repeatable.")
     ] = None,
-    gpu: Annotated[str | None, typer.Option(metavar="PRODUCT", help="Forecast for one product alone.")] = None,
+    gpu: Annotated[str | None, typer.Option(metavar="PRODUCT", help="Forecast only for this GPU.")] = None,
     measure: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Run real steps on this GPU and append the record to DIR.")
+        Path | None, typer.Option(metavar="DIR", help="Run real steps on this machine's GPU; append the record to DIR.")
     ] = None,
-    output: Annotated[str, typer.Option("--output", "-o", help="table or json")] = "table",
-    artifact: Annotated[str, typer.Option(help="builtin, a directory, or physics")] = "builtin",
-    risk: Annotated[float, typer.Option(min=0.0001, max=0.5, help="Where none is set.")] = 0.05,
+    output: Annotated[str, typer.Option("--output", "-o", help="table or json.")] = "table",
+    artifact: Artifact = "builtin",
+    risk: Risk = 0.05,
 ) -> None:
-    """Trace your own network without weights or GPU, and print the annotations of its pod.
+    """Trace your own network, without weights or GPU, and print the annotations for its pod.
+
+    Run it where the network can be imported; it needs torch.
 
     [dim]vramcast profile my_project.models:build_model --input 3x224x224 --batch-size 64[/dim]
     [dim]vramcast profile transformers:GPT2Config --sequence-length 1024 --optimizer adamw[/dim]
@@ -345,14 +367,14 @@ def profile(
 
 @app.command(rich_help_panel=DESCRIBE)
 def catalog(
-    search: Annotated[str, typer.Argument(metavar="[SEARCH]", help="Words of the name.")] = "",
+    search: Annotated[str, typer.Argument(metavar="[SEARCH]", help="Words in the model's name.")] = "",
     build: Annotated[
-        Path | None, typer.Option(metavar="OUT", help="Trace the models into a new catalog (extra: catalog).")
+        Path | None, typer.Option(metavar="OUT", help="Trace the models and write a new catalog (extra: catalog).")
     ] = None,
-    shard: Annotated[str, typer.Option(metavar="I/N", help="With --build: one of N that share the work.")] = "1/1",
-    output: Annotated[str, typer.Option("--output", "-o", help="table or json")] = "table",
+    shard: Annotated[str, typer.Option(metavar="I/N", help="With --build: trace only part I of N.")] = "1/1",
+    output: Annotated[str, typer.Option("--output", "-o", help="table or json.")] = "table",
 ) -> None:
-    """List the models that a pod may name.
+    """List the models that a pod can name in [bold]vramcast.dev/model[/bold].
 
     [dim]vramcast catalog[/dim]
     [dim]vramcast catalog "hf/ qwen2.5"[/dim]
@@ -373,10 +395,10 @@ def version() -> None:
 
 
 def main() -> None:
-    """Errors that were foreseen are one message; everything else is a defect and shows its trace."""
+    """Our own errors are printed as one message. Anything else is a bug and shows its traceback."""
     try:
         app()
     except VramcastError as error:
-        # What is quoted may look like markup, and a line must stay one for those who search logs.
+        # Escaped because it may quote markup; not wrapped, so that it can be found with grep.
         errors.print("[red]error:[/red]", escape(str(error)), highlight=False, soft_wrap=True)
         sys.exit(2)

@@ -1,7 +1,6 @@
-"""`vramcast export-records`: what a running service observed, in the format that `vramcast train` reads.
+"""`vramcast export-records`: saves the runs that a service measured, in the format that `vramcast train` reads.
 
-Exports add up: a run that is in DIR already is not written again, so a nightly export collects what the service itself
-keeps only for a while.
+Runs that are already in the directory are kept, so a nightly export collects more than the service keeps in memory.
 """
 
 from __future__ import annotations
@@ -32,12 +31,12 @@ _PROFILES = "observed-*.jsonl.gz"
 
 
 class RecordsUnavailable(WorldUnavailable):
-    """The service does not answer, or not with records."""
+    """The service does not answer, or answers without records."""
 
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """For a service that serves over TLS; files, or none."""
+    """Files for a service with TLS."""
 
     ca_file: Path | None = None
     cert_file: Path | None = None
@@ -46,7 +45,7 @@ class Credentials:
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """How many runs were added, and how many had been there before."""
+    """Numbers of runs: new in the directory, and already in it."""
 
     added: int
     known: int
@@ -70,20 +69,20 @@ def fetch_records(url: str, credentials: Credentials, *, named: bool) -> dict[st
     except (urllib3.exceptions.HTTPError, OSError, ValueError) as error:
         raise RecordsUnavailable(f"{address}: {error}; is it the address of a running vramcast?") from error
     if not isinstance(document, dict) or not isinstance(document.get("runs"), list):
-        raise RecordsUnavailable(f"{address} answers {answer.status} without records: an older vramcast, or none?")
+        raise RecordsUnavailable(f"{address} answers {answer.status} without records: is it an older vramcast?")
     return document
 
 
 def write_records(document: Mapping[str, Any], out: Path) -> Exported:
-    """Profiles first: a row never names one that is not there. Either file is there as a whole, or not at all."""
+    """Each file is replaced atomically. Profiles first, so that every row's profile exists."""
     rows = _read_rows(out / TABLE)
     known = {row["run"] for row in rows}
-    fresh = {run["run"]: run for run in document["runs"] if run["run"] not in known and run["peak_bytes"] > 0}
-    if fresh:
+    new = {run["run"]: run for run in document["runs"] if run["run"] not in known and run["peak_bytes"] > 0}
+    if new:
         (out / "profiles").mkdir(parents=True, exist_ok=True)
-        _write_profiles(out / "profiles", document["profiles"], {run["profile"] for run in fresh.values()} - {""})
-        _write_rows(out / TABLE, [*rows, *map(_row, fresh.values())])
-    return Exported(len(fresh), len(document["runs"]) - len(fresh))
+        _write_profiles(out / "profiles", document["profiles"], {run["profile"] for run in new.values()} - {""})
+        _write_rows(out / TABLE, [*rows, *map(_row, new.values())])
+    return Exported(len(new), len(document["runs"]) - len(new))
 
 
 def _read_rows(path: Path) -> list[dict[str, str]]:
@@ -92,7 +91,7 @@ def _read_rows(path: Path) -> list[dict[str, str]]:
     with path.open(newline="", encoding="utf-8") as file:
         reader = csv.DictReader(file)
         if tuple(reader.fieldnames or ()) != COLUMNS:
-            raise InvalidInput(f"{path} has other columns than an export: give --out a directory of its own")
+            raise InvalidInput(f"{path} is not an export: its columns differ; give --out a directory of its own")
         return list(reader)
 
 
@@ -129,7 +128,7 @@ def _row(run: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _outcome(ending: str, *, shared: bool) -> str:
-    """Who did not come to its end took less than it would have; on a GPU of its own, an OOM proves the GPU's size."""
+    """A run that did not finish might have used more: its peak is a floor. An OOM alone on a GPU used all of it."""
     if ending == Ending.SUCCEEDED:
         return "ok"
     return "oom" if ending == Ending.OOM and not shared else "floor"

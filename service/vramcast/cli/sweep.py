@@ -1,9 +1,10 @@
-"""`vramcast forecast --sweep`: memory against batch size as a plot, and the largest that each GPU holds."""
+"""`vramcast forecast --sweep`: plots memory over batch size, and finds the largest batch that each GPU holds."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from rich import box
@@ -12,25 +13,27 @@ from rich.table import Table
 from rich.text import Text
 
 from vramcast.cli.terminal_plot import Point, TerminalPlot
+from vramcast.errors import InvalidInput
 from vramcast.forecast.forecast import Forecast, Forecaster
 from vramcast.forecast.sweep import Largest, SweepRange, curve, find_largest
 from vramcast.names import Product
 from vramcast.task.quantity import GIB
 from vramcast.task.task import Task
 
-# Among the common products, the one with the most measurements behind its forecasts: its curve is drawn.
+# The plot shows this product if it can: no other has as many measurements behind its forecasts.
 _DRAWN = Product("NVIDIA-A100-SXM4-40GB")
 _WIDEST, _PLOT_ROWS = 84, 18
 _MOST_ROWS = 16
 _ABOUT_THE_SAME = 1.02
 _MOST_TICKS = 10
-# What the name of a product has besides the name that people call it by.
-_BESIDE = ("NVIDIA-", "Tesla-", "GeForce-", "-SXM2", "-SXM3", "-SXM4", "-PCIE", "-PCIe", "-HBM3")
+_FILE_FORMATS = (".png", ".svg", ".pdf")
+# Parts of product names that people leave out.
+_OMITTED = ("NVIDIA-", "Tesla-", "GeForce-", "-SXM2", "-SXM3", "-SXM4", "-PCIE", "-PCIe", "-HBM3")
 
 
 @dataclass(frozen=True, slots=True)
 class SweepReport:
-    """`points` are of one product, as the curves of others differ little; every product has its own `largest`."""
+    """`points` are for one product, because the others' curves differ little; `largest` has every product."""
 
     sweep: SweepRange
     product: Product
@@ -50,7 +53,7 @@ class SweepReport:
         return [(value, forecast.bound_bytes / GIB) for value, forecast in pairs]
 
     def levels(self) -> Iterator[tuple[float, str, int | None]]:
-        """(usable GiB, short names, largest value) for products of about the same memory: the least of both counts."""
+        """(usable GiB, short names, largest value) of products with about the same memory; the lowest value counts."""
         left = sorted(self.largest, key=lambda one: one.usable_mib)
         while left:
             same = [one for one in left if one.usable_mib <= left[0].usable_mib * _ABOUT_THE_SAME]
@@ -60,7 +63,7 @@ class SweepReport:
 
 
 def sweep_task(forecaster: Forecaster, task: Task, products: Sequence[Product], sweep: SweepRange) -> SweepReport:
-    """Raises InvalidTask where the description says nothing about how memory follows the key."""
+    """Raises InvalidTask if the description does not tell how memory depends on the key."""
     drawn = _DRAWN if _DRAWN in products else products[0]
     points = curve(forecaster, task, drawn, sweep)
     largest = [find_largest(forecaster, task, product, sweep) for product in products]
@@ -69,7 +72,7 @@ def sweep_task(forecaster: Forecaster, task: Task, products: Sequence[Product], 
 
 def short_name(product: Product) -> str:
     name = str(product)
-    for part in _BESIDE:
+    for part in _OMITTED:
         name = name.replace(part, "")
     return name
 
@@ -89,13 +92,13 @@ def print_sweep(console: Console, report: SweepReport) -> None:
 def _plot(report: SweepReport, console_width: int) -> list[Text]:
     levels = list(report.levels())
     top = max(y for _, y in report.bounds()) * 1.08
-    # The first GPU that holds all of the sweep is worth seeing too, unless it is far away.
+    # Also show the smallest GPU that holds the whole sweep, unless it is far above.
     above = [usable for usable, _, _ in levels if top < usable <= 1.5 * top]
     top = max([top, *(usable * 1.03 for usable in above[:1])])
     shown = [level for level in levels if level[0] <= top]
     names = max((len(name) for _, name, _ in shown), default=0)
     width = max(30, min(_WIDEST, console_width - names - 9))
-    # From nothing: a batch of half the size stands half way.
+    # The x-axis starts at 0, so that half the batch size is half way.
     plot = TerminalPlot(width, _PLOT_ROWS, (0, report.sweep.values[-1]), (0, top))
     plot.band(report.medians(), report.bounds(), "blue")
     plot.line(report.medians(), "cyan")
@@ -109,7 +112,7 @@ def _plot(report: SweepReport, console_width: int) -> list[Text]:
 
 
 def _ticks(values: Sequence[int]) -> Sequence[int]:
-    """Of many values some, at even distances, and always the last."""
+    """At most ten values, evenly spaced, including the last."""
     step = -(-len(values) // _MOST_TICKS)
     return values[(len(values) - 1) % step :: step]
 
@@ -178,3 +181,48 @@ def sweep_json(report: SweepReport) -> dict[str, Any]:
         ],
         "assumptions": report.points[-1].assumptions,
     }
+
+
+def draw_sweeps(named: Sequence[tuple[str, SweepReport]], path: Path) -> None:
+    """Plots one panel per task. Raises InvalidInput if matplotlib is missing or the file cannot be written."""
+    if path.suffix.lower() not in _FILE_FORMATS:
+        raise InvalidInput(f"--plot {path}: expected a file name that ends in {', '.join(_FILE_FORMATS)}")
+    try:
+        import matplotlib as mpl  # noqa: PLC0415  # an extra
+
+        mpl.use("Agg")
+        from matplotlib import pyplot as plt  # noqa: PLC0415
+    except ImportError:
+        raise InvalidInput(
+            f"--plot {path}: needs matplotlib: pip install matplotlib (the extra vramcast[train] includes it); "
+            "without --plot the sweep is drawn in the terminal"
+        ) from None
+    figure, panels = plt.subplots(len(named), 1, figsize=(9, 5 * len(named)), squeeze=False)
+    for axes, (name, report) in zip(panels[:, 0], named, strict=True):
+        _draw(axes, name, report)
+    figure.tight_layout()
+    try:
+        figure.savefig(path, dpi=120)
+    except OSError as error:
+        raise InvalidInput(f"--plot {path}: {error}") from None
+    finally:
+        plt.close(figure)
+
+
+def _draw(axes: Any, name: str, report: SweepReport) -> None:
+    values = report.sweep.values
+    medians, bounds = ([y for _, y in points] for points in (report.medians(), report.bounds()))
+    top = max(bounds) * 1.1
+    axes.fill_between(values, medians, bounds, color="tab:orange", alpha=0.2)
+    axes.plot(values, bounds, color="tab:orange", label=f"needed at risk {report.risk:g}")
+    axes.plot(values, medians, color="tab:blue", label="median")
+    for usable, products, largest in report.levels():
+        if usable > top:
+            continue
+        axes.axhline(usable, color="tab:green", linewidth=0.8, linestyle="--")
+        label = "none fits" if largest is None else f"{largest:,}"
+        axes.annotate(f"{products}: {label}", (values[0], usable), va="bottom", fontsize=8, color="tab:green")
+        if largest is not None and values[0] <= largest <= values[-1]:
+            axes.plot(largest, usable, "o", color="tab:green", markersize=4)
+    axes.set(title=name, xlabel=report.sweep.key, ylabel=f"GiB on {report.product}", ylim=(0, top))
+    axes.legend(loc="lower right")

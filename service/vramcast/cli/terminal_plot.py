@@ -1,4 +1,7 @@
-"""A plot of lines for the terminal, in braille dots: eight to a character, so that a curve looks like one."""
+"""Line plots for the terminal, in braille: eight dots per character.
+
+Not plotext: version 6 dropped the whole API of version 5, and 3 MB is a lot for one plot.
+"""
 
 from __future__ import annotations
 
@@ -18,9 +21,9 @@ Point = tuple[float, float]
 
 @dataclass
 class TerminalPlot:
-    """Both axes are linear and start where told. Later drawings cover earlier ones."""
+    """Both axes are linear. Later drawings cover earlier ones."""
 
-    width: int  # of the drawing, in characters
+    width: int  # in characters, without the axes
     height: int
     x_range: tuple[float, float]
     y_range: tuple[float, float]
@@ -30,7 +33,7 @@ class TerminalPlot:
     _right: dict[int, tuple[str, str]] = field(default_factory=dict)
 
     def band(self, lower: Sequence[Point], upper: Sequence[Point], style: str) -> None:
-        """A light shade between two curves over the same xs."""
+        """Shades the area between two curves with the same x values."""
         for x in range(self._dot_x(lower[0][0]), self._dot_x(lower[-1][0]) + 1):
             bottom, top = (self._dot_y(_height_at(curve, self._x_of_dot(x))) for curve in (lower, upper))
             for y in range(min(bottom, top), max(bottom, top) + 1):
@@ -42,13 +45,13 @@ class TerminalPlot:
             start, end = (self._dot_x(x1), self._dot_y(y1)), (self._dot_x(x2), self._dot_y(y2))
             steps = max(abs(end[0] - start[0]), abs(end[1] - start[1]), 1)
             for step in range(steps + 1):
-                share = step / steps
+                part = step / steps
                 self._set(
-                    round(start[0] + share * (end[0] - start[0])), round(start[1] + share * (end[1] - start[1])), style
+                    round(start[0] + part * (end[0] - start[0])), round(start[1] + part * (end[1] - start[1])), style
                 )
 
     def level(self, y: float, label: str, style: str) -> None:
-        """A dashed line over the whole width with its name at the right; names on one row are joined."""
+        """A dashed line across the plot with its label at the right. Lines on the same row share it."""
         row = self._dot_y(y) // _DOTS_HIGH
         if not 0 <= row < self.height:
             return
@@ -58,7 +61,7 @@ class TerminalPlot:
         self._right[row] = (f"{known[0]}, {label}" if known else label, style)
 
     def mark(self, x: float, y: float, text: str, style: str) -> None:
-        """A point with a text beside it, on the left where the right has no place."""
+        """A point with a text on its right, or on its left at the edge."""
         column, row = self._dot_x(x) // _DOTS_WIDE, self._dot_y(y) // _DOTS_HIGH
         if not (0 <= column < self.width and 0 <= row < self.height):
             return
@@ -94,7 +97,7 @@ class TerminalPlot:
             self._styles[column, row] = style
 
     def _y_labels(self) -> dict[int, str]:
-        """Round numbers up the axis, at most one on three rows."""
+        """Round numbers, at most one per three rows."""
         low, high = self.y_range
         step = _round_step((high - low) / max(1, self.height // 3))
         values = [low + step * number for number in range(int((high - low) / step) + 1)]
@@ -102,12 +105,11 @@ class TerminalPlot:
 
     def _x_axis(self, ticks: list[int], gutter: int) -> list[Text]:
         axis, names = ["─"] * self.width, [" "] * (self.width + 12)
-        free_from = 0
-        # From the right: of crowded ticks the larger ones say more.
+        # From the right, so that of crowded ticks the larger ones remain.
         taken = self.width + 12
         for tick in sorted(ticks, reverse=True):
             column, name = min(self._dot_x(tick) // _DOTS_WIDE, self.width - 1), str(tick)
-            start = max(free_from, column - len(name) // 2)
+            start = max(0, column - len(name) // 2)
             if start + len(name) + 1 <= taken:
                 axis[column] = "┬"
                 names[start : start + len(name)] = name
@@ -139,7 +141,7 @@ def _height_at(points: Sequence[Point], x: float) -> float:
 
 
 def _round_step(rough: float) -> float:
-    """The next of 1, 2, 5, 10, ... above it."""
+    """The next larger of ..., 1, 2, 5, 10, ..."""
     power = 1.0
     while power * 10 <= rough:
         power *= 10
