@@ -1,4 +1,4 @@
-"""How well bounds that learn keep their risk, and at what price: variants beside the artifact alone and an oracle.
+"""How well adaptive bounds keep their risk, and at what price: variants against the artifact alone and an oracle.
 
 python -m bench.adaptive --out docs/benchmarks/adaptive.md
 """
@@ -30,7 +30,7 @@ class Learner(Protocol):
 
 
 class ArtifactAlone:
-    """Learns nothing."""
+    """Does not learn."""
 
     def adjustment(self, product: str, family: str, risk: float) -> Adjustment:
         return UNADJUSTED
@@ -40,7 +40,7 @@ class ArtifactAlone:
 
 
 class StepsAlone:
-    """No scores: a miss raises the bound by a step, a covered run lowers it by a small one (online quantile)."""
+    """An online quantile: a miss raises the bound by a step, a covered run lowers it by a smaller one."""
 
     def __init__(self, step: float) -> None:
         self._step, self._correction = step, 0.0
@@ -54,7 +54,7 @@ class StepsAlone:
 
 
 class ScaledMargin:
-    """The margin times a factor, as the artifact's own calibration: the quantile of ratio / margin."""
+    """Scales the margin by a quantile of ratio / margin, as the artifact's own calibration does."""
 
     def __init__(self) -> None:
         self._scores: list[float] = []
@@ -99,7 +99,7 @@ def _tuned(**values: float) -> Calibrator:
 class Judgement:
     early: float  # coverage of the first 60 runs
     coverage: float
-    worst: float  # coverage of the worst tenth of the groups
+    worst: float  # coverage in the worst tenth of the groups
     over: float  # median over-reservation
     oracle_over: float
 
@@ -156,12 +156,12 @@ def main() -> None:
 
 
 def page(lines: list[str], groups: int) -> str:
-    return f"""# Bounds that learn, on laws that the model does not know
+    return f"""# Adaptive bounds on laws that the model does not know
 
 `python -m bench.adaptive --out docs/benchmarks/adaptive.md`: {groups} groups of {RUNS} runs for each variant and law
-(tests/core/laws.py), at a risk of {RISK:g}. *Early* is the coverage of a group's first 60 runs; *coverage*, *worst
-tenth* (of the groups) and *over* (the median of promise over need, less 1) are of the runs after those, or for the law
-that changes from 60 runs after the change on. The *oracle* knows the law and promises its quantile; *price* is over
+(`tests/outcomes/laws.py`), at risk {RISK:g}. *Early* is the coverage of a group's first 60 runs. *Coverage*, *worst
+tenth* (of the groups) and *over* (the median of promise / need - 1) cover the runs after that; for the law that
+changes, they start 60 runs after the change. The *oracle* knows the law and promises its quantile. *Price* is *over*
 divided by the oracle's.
 
 | variant | law | early | coverage | worst tenth | over | oracle | price |

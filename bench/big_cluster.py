@@ -1,4 +1,4 @@
-"""vramcast on a made-up cluster of any size, every GPU half full: the real service, without a Kubernetes."""
+"""The real service on a simulated cluster of any size, with every GPU half full, without Kubernetes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def node_name(number: int) -> NodeName:
 
 
 class BigCluster:
-    """Sharing nodes of three products; on every GPU one pod with about half of its memory."""
+    """Sharing nodes of three products; every GPU has one pod with about half of its memory."""
 
     def __init__(self, nodes: int, seed: int = 7) -> None:
         self._nodes = nodes

@@ -1,4 +1,4 @@
-"""Who is compared: every predictor of memory, and of `sm_active`, on the same rows and the same folds."""
+"""The predictors of memory and of `sm_active` that are compared, on the same rows and folds."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from vramcast.forecast.physics import optimizer_states
 from vramcast.forecast.replay import NO_WORKSPACE, replay
 from vramcast.task.quantity import MIB
 from vramcast.train.crossval import FOLDS, cross_validate, unseen_medians
-from vramcast.train.dataset import Dataset, deal
+from vramcast.train.dataset import Dataset, assign_folds
 from vramcast.train.fitting import Schedule
 from vramcast.train.metrics import SM_ACTIVE_CUTS
 from vramcast.train.network import MEDIAN, Shape
@@ -32,19 +32,19 @@ SOURCES = ("timm-a100", "gpumemnet-cnn", "gpumemnet-mlp", "xmem")
 _BIN_MIB = {"gpumemnet-mlp": 1024}
 _DEFAULT_BIN_MIB = 8192
 _HORUS_CONTEXT_MIB = 500.0
-# As many networks as `vramcast train` makes when it is not told otherwise.
+# The seeds that `vramcast train` uses by default.
 _SEEDS = (1, 2)
 
 
 @dataclass(frozen=True, slots=True)
 class Contender:
-    """`says` gives MiB, or classes of `sm_active`, for every row; NaN where it says nothing.
+    """`predict` returns MiB, or classes of `sm_active`, for every row; NaN if it has no prediction.
 
-    One that is fitted source by source comes once for each, under one name.
+    A predictor that is fitted per source appears once per source, under the same name.
     """
 
     name: str
-    says: Callable[[], Floats]
+    predict: Callable[[], Floats]
     source: str = ""
 
 
@@ -53,7 +53,7 @@ def bin_mib(source: str) -> int:
 
 
 def shipped(data: Dataset, work: Path, progress: Progress) -> Floats:
-    """What ships, each row by networks and trees of the other folds; networks that `vramcast train` kept are used."""
+    """The shipped model: each row by networks and trees of the other folds. Reuses networks from `vramcast train`."""
     unseen = cross_validate(data, Shape(), Schedule(), _SEEDS, work, progress).unseen
     return np.asarray(data.prior_mib * np.exp(correct_unseen(data, unseen).shipped[:, MEDIAN]))
 
@@ -84,8 +84,8 @@ def _formulas(records: list[Record], data: Dataset) -> Iterator[Contender]:
     }
     for estimator in ("xmem", "dnnmem", "schedtune", "llmem"):
         figures[f"{estimator} (published)"] = np.array([r.others_mib.get(estimator, np.nan) for r in records])
-    for name, said_mib in figures.items():
-        yield Contender(name, partial(np.asarray, said_mib))
+    for name, forecast_mib in figures.items():
+        yield Contender(name, partial(np.asarray, forecast_mib))
 
 
 def _trees(data: Dataset) -> Iterator[Contender]:
@@ -99,7 +99,7 @@ def _trees(data: Dataset) -> Iterator[Contender]:
 
 
 def _regressors() -> dict[str, Callable[[], Any]]:
-    # Late: an extra.
+    # Imported late: these need the extra `predictors`.
     from catboost import CatBoostRegressor  # noqa: PLC0415
     from lightgbm import LGBMRegressor  # noqa: PLC0415
     from xgboost import XGBRegressor  # noqa: PLC0415
@@ -125,53 +125,53 @@ def _regressors() -> dict[str, Callable[[], Any]]:
 
 
 def _cross_predict(data: Dataset, inputs: NDArray[np.float32], prior_mib: Floats, make: Callable[[], Any]) -> Floats:
-    """One model per source and fold, on log(measured / prior), as the yardstick of the issue does it."""
-    fold = deal(data, FOLDS, 0)
+    """One model per source and fold, on log(measured / prior)."""
+    fold = assign_folds(data, FOLDS, 0)
     target = np.log(data.measured_mib / prior_mib)
-    said = np.zeros(len(data))
+    predicted = np.zeros(len(data))
     for source in SOURCES:
         for number in range(FOLDS):
             own = data.source == source
             training, unseen = own & (fold != number) & data.usable, own & (fold == number)
             if training.any() and unseen.any():
-                said[unseen] = make().fit(inputs[training], target[training]).predict(inputs[unseen])
-    return np.asarray(prior_mib * np.exp(said))
+                predicted[unseen] = make().fit(inputs[training], target[training]).predict(inputs[unseen])
+    return np.asarray(prior_mib * np.exp(predicted))
 
 
 def _binned(data: Dataset, inputs: gpumemnet.Inputs) -> Iterator[Contender]:
     for members, make, epochs in _MEMBERS:
         for source in SOURCES:
-            says = partial(_voted_mib, data, inputs, source, make, epochs)
-            yield Contender(f"GPUMemNet's binned {members}", says, source)
+            predict = partial(_voted_mib, data, inputs, source, make, epochs)
+            yield Contender(f"GPUMemNet's binned {members}", predict, source)
 
 
 def _voted_mib(data: Dataset, inputs: gpumemnet.Inputs, source: str, make: gpumemnet.Members, epochs: int) -> Floats:
-    """What is said is the middle of the bin."""
+    """The middle of the predicted bin."""
     width = bin_mib(source)
     known = data.usable & (data.source == source)
     bins = np.floor(data.measured_mib / width).astype(np.int64)
-    voted = gpumemnet.classify(inputs, bins, known, deal(data, FOLDS, 0), make, epochs)
+    voted = gpumemnet.classify(inputs, bins, known, assign_folds(data, FOLDS, 0), make, epochs)
     return np.where(known, (voted + 0.5) * width, np.nan)
 
 
 def _voted_class(data: Dataset, inputs: gpumemnet.Inputs, source: str, make: gpumemnet.Members, epochs: int) -> Floats:
     classes, known = sm_active_classes(data, source)
-    voted = gpumemnet.classify(inputs, classes, known, deal(data, FOLDS, 0), make, epochs)
+    voted = gpumemnet.classify(inputs, classes, known, assign_folds(data, FOLDS, 0), make, epochs)
     return np.where(known, voted, np.nan)
 
 
 def sm_active_classes(data: Dataset, source: str) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Low, medium, high of the rows that are known."""
+    """Low, medium or high; and which rows have a measurement."""
     measured = data.utilization[:, TARGETS.index("sm_active")]
     known = data.usable & (data.source == source) & ~np.isnan(measured)
     return np.where(known, np.digitize(measured, SM_ACTIVE_CUTS[source]), 0), known
 
 
 def _fake_tensor_mib(records: list[Record]) -> Floats:
-    """The tensors that live at the peak and nothing else: no context, no allocator, no workspace.
+    """The live tensors at the peak, without context, allocator and workspaces.
 
-    Nothing is run under FakeTensor here. Where the graph is known this is the peak of the replay's tensors; where leaf
-    modules were traced on the meta device, weights, gradients, states, buffers, inputs and the bytes that were traced.
+    This does not run FakeTensor. If the graph is known, it is the peak of the replay's tensors. For traced networks it
+    is weights, gradients, states, buffers, inputs and the traced bytes.
     """
     return np.array([_active_mib(record) if record.network.replayable else _traced_mib(record) for record in records])
 
@@ -191,7 +191,7 @@ def _traced_mib(record: Record) -> float:
 
 
 def _horus_mib(record: Record) -> float:
-    """Weights, gradients and optimizer states, and every activation with its gradient: nothing is reused."""
+    """Weights, gradients, optimizer states, and every activation with its gradient, without any reuse."""
     states = {"sgd": 0, "sgd-momentum": 1, "rmsprop": 1, "adagrad": 1}.get(record.task.optimizer, 2)
     parameters = 4.0 * (record.task.parameters or 0) * (2 + states)
     activations = 2 * 4.0 * sum(op.out_elements for op in record.network.ops) * record.task.batch_size
@@ -199,7 +199,7 @@ def _horus_mib(record: Record) -> float:
 
 
 def _networks(data: Dataset, work: Path, progress: Progress) -> Iterator[Contender]:
-    """Ablations and the papers' sizes; sizes that take long are trained on the first fold, beside ours on that fold."""
+    """Ablations, and the papers' sizes. The slow ones are trained on the first fold only, as is ours to compare."""
     everywhere, first = tuple(range(FOLDS)), (0,)
     small = Shape(width=128, recurrent_width=64)
     large = Shape(width=512, recurrent_width=256, layers=6, heads=8)
@@ -215,7 +215,7 @@ def _networks(data: Dataset, work: Path, progress: Progress) -> Iterator[Contend
         yield Contender(name, partial(_network_mib, data, shape, schedule, folds, work, progress))
 
 
-# What a larger network was given: fewer epochs, and for the largest one epoch of smaller steps.
+# Larger networks get fewer epochs, and the largest one epoch with smaller batches and a lower learning rate.
 _SHORT = Schedule(epochs=12)
 _LARGE = Schedule(epochs=1, batch=32, learning_rate=3e-4)
 

@@ -1,10 +1,10 @@
-"""What no training row shows, against others' published figures: language models in bf16, LoRA, quantized, other GPUs.
+"""Forecasts beyond the training data, against published figures: language models in bf16, LoRA, quantized, other GPUs.
 
     python bench/extra.py --data DIR [--rows]
 
-DIR has `ms_swift_a100.csv`, `qwen_a100_80g.csv`, `peft_l40s.csv` and `schedtune_5gpus.csv`, each optional. Networks are
-described from public facts (width, depth, vocabulary), so rows whose run is not told by the table are left out. Nothing
-here is fitted to these figures; what a table counts (a context or not) is said beside it.
+DIR contains `ms_swift_a100.csv`, `qwen_a100_80g.csv`, `peft_l40s.csv` and `schedtune_5gpus.csv`, each optional.
+Networks are described by public facts (width, depth, vocabulary). Rows that do not fully describe their run are left
+out. Nothing is fitted to these figures. Some tables exclude the CUDA context, as noted in their reader.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ _RISK = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Decoder:
-    """Public facts of a decoder-only language model."""
+    """Public facts about a decoder-only language model."""
 
     hidden: int
     blocks: int
     feed: int
-    keys: int  # width of the keys: less than `hidden` where heads share them
+    keys: int  # width of the keys; less than `hidden` if heads share them
     vocabulary: int
     parameters: float  # billions
 
@@ -70,13 +70,13 @@ class Run:
 
 
 def describe(facts: Decoder, tokens: int) -> Description:
-    """Leaf modules of every block, and what autograd keeps of them with fused attention."""
+    """The leaf modules of every block, and what autograd saves with fused attention."""
     ops: list[Op] = [_op("Embedding", OpKind.EMBEDDING, tokens, tokens * facts.hidden)]
     for _ in range(facts.blocks):
         ops += _block(facts, tokens)
     ops += [_norm(facts, tokens), _linear(facts.hidden, facts.vocabulary, tokens)]
-    # Per token: two norms with their copies, one input of each group of projections, queries, keys and values before
-    # and after the rotation, attention's output, and four tensors of the gated feed-forward.
+    # Per token: two norms with their copies, one input per group of projections, queries, keys and values before and
+    # after the rotation, the attention output, and four tensors of the gated feed-forward.
     kept = facts.blocks * (10 * facts.hidden + 3 * facts.keys + 4 * facts.feed) + 2 * facts.hidden + facts.vocabulary
     return Description(
         ops=tuple(ops),
@@ -116,12 +116,12 @@ def _linear(read: int, made: int, tokens: int) -> Op:
 
 
 def _task(**settings: object) -> Task:
-    usual = {"batch_size": 1, "precision": Precision.BF16, "optimizer": Optimizer.ADAMW}
-    return Task(Level.PROFILE, **(usual | settings))  # type: ignore[arg-type]
+    defaults = {"batch_size": 1, "precision": Precision.BF16, "optimizer": Optimizer.ADAMW}
+    return Task(Level.PROFILE, **(defaults | settings))  # type: ignore[arg-type]
 
 
 def ms_swift(path: Path) -> Iterator[Run]:
-    """Its scripts' defaults: bf16, batch 1, 2048 tokens, checkpointing, LoRA of rank 8."""
+    """With the defaults of its scripts: bf16, batch 1, 2048 tokens, checkpointing, LoRA rank 8."""
     for row in _rows(path):
         table, model, value = row[0], row[1], row[2] if len(row) > 2 else ""
         facts = DECODERS.get(re.sub(r"-chat.*", "", model))
@@ -139,7 +139,7 @@ def ms_swift(path: Path) -> Iterator[Run]:
             settings["quantization"] = Quantization.INT4 if value.startswith("int4") else Quantization.INT8
         elif table.startswith("Use Flash"):
             if value != "&#x2714;":
-                continue  # without fused attention: another graph
+                continue  # unfused attention is a different graph
             settings["gradient_checkpointing"] = row[3] == "&#x2714;"
         elif table != "Quantization":
             continue
@@ -148,7 +148,7 @@ def ms_swift(path: Path) -> Iterator[Run]:
 
 
 def qwen(path: Path) -> Iterator[Run]:
-    """Its README's runs on one GPU: batch 1, checkpointing, rank 64."""
+    """The single-GPU runs in its README: batch 1, checkpointing, LoRA rank 64."""
     lengths = (256, 512, 1024, 2048, 4096, 8192)
     methods = {"LoRA": Quantization.NONE, "Q-LoRA": Quantization.INT4}
     for row in _rows(path):
@@ -164,7 +164,7 @@ def qwen(path: Path) -> Iterator[Run]:
 
 
 def peft(path: Path) -> Iterator[Run]:
-    """LoRA and full fine-tuning of Llama-3.2-3B, batch 4 of at most 768 tokens; PyTorch's own count, no context."""
+    """LoRA and full fine-tuning of Llama-3.2-3B, batch 4, up to 768 tokens. Counted by PyTorch, without the context."""
     with path.open(newline="", encoding="utf-8") as file:
         for row in csv.DictReader(file):
             plain = row["peft"] in ("LORA", "") and row["optim"] == "AdamW" and row["status"] == "success"
@@ -181,7 +181,7 @@ def peft(path: Path) -> Iterator[Run]:
 
 
 def schedtune(path: Path) -> Iterator[Run]:
-    """CNNs told by the table's own activations and parameters, on those of its GPUs that this project knows."""
+    """CNNs described by the table's own activations and parameters, on the GPUs that this project knows."""
     known = {"2496": "Tesla-K80", "5120": "Tesla-V100-SXM2-16GB", "10496": "NVIDIA-GeForce-RTX-3090"}
     with path.open(newline="", encoding="utf-8") as file:
         for row in csv.DictReader(file):
@@ -206,7 +206,7 @@ def _rows(path: Path) -> Iterator[list[str]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True)
-    parser.add_argument("--rows", action="store_true", help="every run, not only the tables")
+    parser.add_argument("--rows", action="store_true", help="print every run, not only the table")
     chosen = parser.parse_args()
     readers = {"ms_swift_a100.csv": ms_swift, "qwen_a100_80g.csv": qwen, "peft_l40s.csv": peft,
                "schedtune_5gpus.csv": schedtune}  # fmt: skip
@@ -216,21 +216,21 @@ def main() -> None:
         if (chosen.data / name).exists():
             for run in read(chosen.data / name):
                 judged.setdefault(run.table, []).append(_judge(forecaster, run, show=chosen.rows))
-    print("| runs of | rows | median error | median said / measured | covered at 0.05 | median over |")
+    print("| runs | rows | median error | median forecast / measured | coverage at 0.05 | median over-reservation |")
     print("|---|---|---|---|---|---|")
     for table, ratios in judged.items():
-        said, bounds = np.array(ratios).T
+        medians, bounds = np.array(ratios).T
         print(
-            f"| {table} | {len(said)} | {np.median(np.abs(said - 1)):.1%} | {np.median(said):.2f} | "
+            f"| {table} | {len(medians)} | {np.median(np.abs(medians - 1)):.1%} | {np.median(medians):.2f} | "
             f"{(bounds >= 1).mean():.0%} | {np.median(bounds) - 1:.0%} |"
         )
 
 
 def _judge(forecaster: ModelForecaster, run: Run, *, show: bool) -> tuple[float, float]:
-    """Median and bound over what was measured."""
-    said = forecaster.forecast_network(run.network, run.task, run.product, _RISK)
-    left_out = 0 if run.with_context else context_mib(run.product) * MIB
-    median, bound = said.median_bytes - left_out, said.bound_bytes - left_out
+    """Median and bound, over the measured memory."""
+    forecast = forecaster.forecast_network(run.network, run.task, run.product, _RISK)
+    excluded = 0 if run.with_context else context_mib(run.product) * MIB
+    median, bound = forecast.median_bytes - excluded, forecast.bound_bytes - excluded
     if show:
         measured = run.measured_mib * MIB
         print(f"{run.table:32} {run.name:24} {measured / GIB:7.2f} {median / GIB:7.2f} {bound / GIB:7.2f} GiB")

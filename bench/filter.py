@@ -1,11 +1,11 @@
-"""How long a filter call takes, side by side with the floor, as kube-scheduler asks it.
+"""How long a filter call takes, compared with a bare ASGI app that parses the body and echoes the node names.
 
     python bench/filter.py [--nodes 100 1000 5000] [--calls 400] [--out docs/benchmarks/filter.md]
 
-Both servers run at once and are asked in turn, call by call, over one keep-alive connection each, so that whatever
-else the machine does hits both alike. The figure to read is the ratio. Names come in a new order with every call, as
-the scheduler's parallel filters leave them. Three pods: one that fits every node, one that fits some, one that fits
-none (and is told why, node by node).
+Both servers run at the same time and are called in turn, each over one keep-alive connection, so that other load on the
+machine affects both alike. Read the ratio. Node names come in a new order with every call, as they do from the
+scheduler's parallel filters. Three pods: one fits every node, one fits some, and one fits none (its answer has a reason
+for each node).
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ import psutil
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
 
-from big_cluster import node_name  # noqa: E402 - a neighbour, not a package
+from big_cluster import node_name  # noqa: E402 - in this directory, not a package
 
-# Against GPUs of 40, 80 and 46 GB with about half of it free.
+# The GPUs have 40, 80 and 46 GB, about half of it free.
 PODS = {"fits every node": "4Gi", "fits some nodes": "24Gi", "fits no node": "60Gi"}
 FLOOR_PORT, SERVICE_PORT = 18881, 18882
 
@@ -50,7 +50,7 @@ def quantile(values: list[float], share: float) -> float:
 
 
 def body(pod: str, memory: str, names: list[str]) -> bytes:
-    """A pod of the size that a training Job's pods have, not a bare minimum."""
+    """The size of a typical training pod, not the bare minimum."""
     container = {
         "name": "train", "image": "registry.example/team/train:2024.11", "command": ["python", "train.py"],
         "env": [{"name": f"SETTING_{i}", "value": f"value-{i}"} for i in range(12)],
@@ -66,7 +66,7 @@ def body(pod: str, memory: str, names: list[str]) -> bytes:
         "spec": {"containers": [container], "schedulerName": "vramcast-scheduler", "priority": 0},
         "status": {"phase": "Pending"},
     }  # fmt: skip
-    # Compact, as Go writes it.
+    # Compact, like Go's encoder.
     return json.dumps({"Pod": manifest, "Nodes": None, "NodeNames": names}, separators=(",", ":")).encode()
 
 
@@ -113,7 +113,7 @@ def measure_pod(
         name = f"{pod.replace(' ', '-')}-{call}"
         payload = body(name, PODS[pod], names)
         pair = (ask(to_floor, payload), ask(to_service, payload))
-        # As a scheduler would go on; it is refused, so the cluster stays half full.
+        # A scheduler would bind next. The bind is refused, so the cluster stays half full.
         ask(to_service, binding(name, names[0]), "/bind")
         if call >= 50:
             floor_ms.append(pair[0])
@@ -143,7 +143,7 @@ def wait_ready(port: int) -> None:
         if connection.getresponse().status == 200:
             return
         time.sleep(0.1)
-    raise SystemExit("the service did not get ready within two minutes")
+    raise SystemExit("the service was not ready within two minutes")
 
 
 def table(results: list[Result]) -> str:
@@ -173,7 +173,9 @@ def main() -> None:
     print(text)
     if arguments.out:
         arguments.out.parent.mkdir(parents=True, exist_ok=True)
-        arguments.out.write_text(f"# Filter latency beside the floor\n\n{(__doc__ or '').strip()}\n\n{text}\n")
+        arguments.out.write_text(
+            f"# Filter latency compared with a bare server\n\n{(__doc__ or '').strip()}\n\n{text}\n"
+        )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The floor: a bare ASGI app that parses the body and echoes the node names. No extender can answer faster."""
+"""The floor: a bare ASGI app that parses the body and echoes the node names. No Python extender can be faster."""
 
 from __future__ import annotations
 

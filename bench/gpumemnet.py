@@ -1,8 +1,9 @@
-"""GPUMemNet and GPUUtilNet as their paper describes them, on the same folds: classifiers of bins, in ensembles.
+"""GPUMemNet and GPUUtilNet as their paper describes them, on the same folds: ensembles that classify into bins.
 
-The MLP reads totals (batch, parameters, activations, their product, layers by type, the activation as cosine and sine);
-the Transformer encoder reads the same and the sequence of (layer type, activations, parameters). Cross-entropy, Adam.
-The paper does not give widths or epochs: members differ in width and depth, and the numbers here are ours.
+The MLPs read totals: batch, parameters, activations, their product, layers by type, and the activation function as
+cosine and sine. The Transformer encoders also read the sequence of (layer type, activations, parameters).
+Cross-entropy, Adam. The paper gives neither widths nor epochs, so those are our choice; members differ in width and
+depth.
 """
 
 from __future__ import annotations
@@ -19,14 +20,14 @@ from torch import Tensor, nn
 from vramcast.forecast.description import CONVOLUTIONS, OpKind
 from vramcast.train.records import Record
 
-LAYERS = 64  # of a longer network, every n-th is read
+LAYERS = 64  # longer networks are subsampled evenly
 _TYPES = (OpKind.LINEAR, OpKind.BATCH_NORM, OpKind.LAYER_NORM, OpKind.DROPOUT, OpKind.POOL, OpKind.SOFTMAX)
 _ACTIVATIONS = ("ReLU", "Tanh", "Sigmoid", "GELU", "SiLU", "ELU", "SELU", "LeakyReLU", "PReLU", "Mish", "Softplus")
 _MLP_MEMBERS = ((64,), (128, 64), (256, 64), (64, 32, 16), (128, 128, 64))
 _ENCODER_MEMBERS = ((32, 2), (48, 1))  # width, layers
 _BATCH = 128
 
-Members = Callable[[int, int], list[nn.Module]]  # of so many totals, for so many classes
+Members = Callable[[int, int], list[nn.Module]]  # from the number of totals and the number of classes
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +109,7 @@ def classify(
     make: Members,
     epochs: int,
 ) -> NDArray[np.int64]:
-    """The ensemble's vote for every row of `known`'s folds, by members that trained on the other folds' known rows."""
+    """The ensemble's vote for every known row, by members trained on the known rows of the other folds."""
     voted = np.full(len(labels), -1, np.int64)
     classes = int(labels[known].max()) + 1
     for number in np.unique(fold[known]):

@@ -1,7 +1,7 @@
-"""Two predictors on the same runs: is their difference more than the luck of which networks were measured?
+"""Compares two predictors on the same runs: is their difference more than chance?
 
-Whole groups are drawn with replacement, because runs of one architecture err together; the interval is of the
-difference, so what is hard for both does not widen it.
+Whole groups are drawn with replacement, because runs of one architecture have correlated errors. The interval is that
+of the difference, so networks that are hard for both do not widen it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _INTERVAL = (0.025, 0.975)
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Ours less theirs: below zero we are nearer. `low` and `high` hold 95 % of the draws."""
+    """Our error minus theirs: negative if ours is smaller. `low` and `high` contain 95 % of the draws."""
 
     value: float
     low: float
@@ -26,12 +26,12 @@ class Difference:
 
     @property
     def settled(self) -> bool:
-        """Both ends on one side of zero."""
+        """The interval does not contain zero."""
         return self.low > 0 or self.high < 0
 
 
 def compare(ours: Floats, theirs: Floats, group: NDArray[np.str_]) -> tuple[Difference, Difference]:
-    """Of the median and of the mean error."""
+    """The differences of the median and of the mean error."""
     _, member = np.unique(group, return_inverse=True)
     count = int(member.max()) + 1
     drawn = np.random.default_rng(0).multinomial(count, np.full(count, 1.0 / count), size=_DRAWS)

@@ -1,10 +1,10 @@
-"""Every baseline on the same rows and the same folds as the shipped forecast: one command, one page.
+"""Compares every baseline with the shipped model on the same rows and folds, and writes one page.
 
     python -m bench.predictors --data DIR --out docs/predictors.md
 
-What a predictor said of every run is kept under `--work` (by default where `vramcast train` keeps its own) and not made
-again while the features are the same; so are the networks that are found there. From nothing it takes some two hours
-of one core, most of it for networks: `--skip "GPU|Transformer|BiGRU|papers"` leaves six minutes.
+Predictions are cached under `--work` (by default the directory of `vramcast train`) until the features change, and so
+are networks. From scratch it takes about two hours on one core, mostly for networks. With
+`--skip "GPU|Transformer|BiGRU|papers"` it takes six minutes.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from vramcast.train.records import read_records
 
 _SHIPPED = "**what ships**"
 _PUBLISHED_CLASSES = {"gpumemnet-cnn": 0.77, "gpumemnet-mlp": 0.92}
-# Half a hundredth of a per cent: less is no difference.
+# Smaller differences, below 0.005 percentage points, do not count.
 _SAME = 5e-5
-# Of fewer an interval says nothing.
+# With fewer groups an interval is meaningless.
 _LEAST_GROUPS = 5
 
 
@@ -55,9 +55,16 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--work", type=Path, default=Path("model_artifacts/work"))
-    parser.add_argument("--artifact", type=Path, default=Path("model_artifacts"), help="its own figures head the table")
     parser.add_argument(
-        "--skip", metavar="PATTERN", help="do not run these (a name, or `name, source`); what is kept of them is shown"
+        "--artifact",
+        type=Path,
+        default=Path("model_artifacts"),
+        help="its manifest provides the first rows of the table",
+    )
+    parser.add_argument(
+        "--skip",
+        metavar="PATTERN",
+        help="do not run these (a name, or `name, source`); cached predictions are still shown",
     )
     chosen = parser.parse_args()
     progress = Progress()
@@ -66,45 +73,44 @@ def main() -> None:
     bench = Bench(chosen.work / f"predictors-{hashlib.sha256(data.facts.tobytes()).hexdigest()[:12]}", progress)
     manifest = json.loads((chosen.artifact / "manifest.json").read_text(encoding="utf-8"))
 
-    ours = bench.said(Contender(_SHIPPED + manifest["version"], partial(shipped, data, chosen.work, progress)))
+    ours = bench.predictions(Contender(_SHIPPED + manifest["version"], partial(shipped, data, chosen.work, progress)))
     rows = list(_manifest_rows(manifest))
     _check_same(_judge(_SHIPPED, data, ours), rows)
     inputs = gpumemnet.read_inputs(records)
     others = bench.run(of_memory(records, data, inputs, chosen.work, progress), chosen.skip)
-    rows += [row for name, said in others.items() for row in _judge(name, data, said)]
+    rows += [row for name, predicted in others.items() for row in _judge(name, data, predicted)]
 
     classes = {(_SHIPPED, source): share for source, share in _manifest_classes(manifest)}
-    for name, said in bench.run(list(of_sm_active(data, inputs)), chosen.skip).items():
-        classes |= {(name, source): share for source, share in _right(data, said)}
+    for name, predicted in bench.run(list(of_sm_active(data, inputs)), chosen.skip).items():
+        classes |= {(name, source): share for source, share in _right(data, predicted)}
     classes |= {("GPUUtilNet (published)", source): share for source, share in _PUBLISHED_CLASSES.items()}
     chosen.out.write_text(_markdown(rows, classes, list(_ahead(data, ours, others))), encoding="utf-8")
 
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """Runs contenders, and keeps what they said."""
+    """Runs contenders and caches their predictions."""
 
     kept: Path
     progress: Progress
 
     def run(self, contenders: Sequence[Contender], skip: str | None) -> dict[str, Floats]:
-        """By name; where one comes source by source, put together."""
+        """Predictions by name, with those per source combined."""
         found: dict[str, Floats] = {}
         for one in self.progress.over(contenders, "predictors"):
             if self._path(one).exists() or not (skip and re.search(skip, f"{one.name}, {one.source}")):
-                said = self.said(one)
-                before = found.get(one.name, np.full(len(said), np.nan))
-                found[one.name] = np.where(np.isnan(said), before, said)
+                predicted = self.predictions(one)
+                before = found.get(one.name, np.full(len(predicted), np.nan))
+                found[one.name] = np.where(np.isnan(predicted), before, predicted)
         return found
 
-    def said(self, one: Contender) -> Floats:
-        """What it said last time, or says now."""
+    def predictions(self, one: Contender) -> Floats:
         path = self._path(one)
         if not path.exists():
             started = time.perf_counter()
-            said = one.says()
+            predicted = one.predict()
             path.parent.mkdir(parents=True, exist_ok=True)
-            np.save(path, said)
+            np.save(path, predicted)
             self.progress.say(f"{one.name} {one.source}: {time.perf_counter() - started:.0f} s")
         return np.asarray(np.load(path), np.float64)
 
@@ -113,7 +119,7 @@ class Bench:
 
 
 def _manifest_rows(manifest: Mapping[str, list[dict[str, float]]]) -> Iterator[Row]:
-    """The manifest's figures are of unseen groups, on these very folds."""
+    """The manifest's figures are for unseen groups, on the same folds."""
     levels = ((_SHIPPED, "accuracy"), ("**what ships, told by a summary**", "summary_accuracy"))
     for name, key in levels:
         for entry in manifest[key]:
@@ -132,46 +138,47 @@ def _manifest_classes(manifest: Mapping[str, list[dict[str, float]]]) -> Iterato
 
 
 def _check_same(made: list[Row], stated: list[Row]) -> None:
-    """Forecasts of other networks or trees than the artifact's would be compared under its name."""
+    """Makes sure that the cached networks and trees are the artifact's."""
     by_source = {row.source: row for row in stated if row.predictor == _SHIPPED}
     for row in made:
         if abs(row.mean - by_source[row.source].mean) > _SAME:
             raise SystemExit(
                 f"{row.source}: the mean error is {row.mean:.4%} here and {by_source[row.source].mean:.4%} in the "
-                "manifest; give the --work and the --artifact of one `vramcast train`"
+                "manifest; --work and --artifact must be from the same `vramcast train`"
             )
 
 
-def _errors(data: Dataset, said_mib: Floats, source: str) -> tuple[Floats, np.ndarray]:
-    """Of the rows that it says something of, and which these are."""
-    said = np.minimum(said_mib, capacities_mib(data.product))
-    known = (data.source == source) & data.usable & ~np.isnan(said)
-    return np.abs(said[known] - data.measured_mib[known]) / data.measured_mib[known], known
+def _errors(data: Dataset, predicted_mib: Floats, source: str) -> tuple[Floats, np.ndarray]:
+    """The errors of the rows that have a prediction, and which rows those are."""
+    capped = np.minimum(predicted_mib, capacities_mib(data.product))
+    known = (data.source == source) & data.usable & ~np.isnan(capped)
+    return np.abs(capped[known] - data.measured_mib[known]) / data.measured_mib[known], known
 
 
-def _judge(name: str, data: Dataset, said_mib: Floats) -> list[Row]:
+def _judge(name: str, data: Dataset, predicted_mib: Floats) -> list[Row]:
     rows = []
     for source in SOURCES:
-        error, known = _errors(data, said_mib, source)
+        error, known = _errors(data, predicted_mib, source)
         if known.any():
             width = bin_mib(source)
-            said = np.minimum(said_mib, capacities_mib(data.product))[known]
-            bins = float((data.measured_mib[known] // width == said // width).mean())
+            capped = np.minimum(predicted_mib, capacities_mib(data.product))[known]
+            bins = float((data.measured_mib[known] // width == capped // width).mean())
             rows.append(Row(name, source, float(np.median(error)), float(error.mean()), bins))
     return rows
 
 
-def _right(data: Dataset, said: Floats) -> Iterator[tuple[str, float]]:
+def _right(data: Dataset, predicted: Floats) -> Iterator[tuple[str, float]]:
+    """By source, the share of rows in the right class."""
     for source in SM_ACTIVE_CUTS:
         classes, known = sm_active_classes(data, source)
-        told = known & ~np.isnan(said)
-        if told.any():
-            yield source, float((said[told] == classes[told]).mean())
+        both = known & ~np.isnan(predicted)
+        if both.any():
+            yield source, float((predicted[both] == classes[both]).mean())
 
 
 @dataclass(frozen=True, slots=True)
 class Ahead:
-    """A predictor whose median or mean error is nominally below that of what ships."""
+    """A predictor whose median or mean error is nominally below that of the shipped model."""
 
     predictor: str
     source: str
@@ -183,8 +190,8 @@ class Ahead:
 
 def _ahead(data: Dataset, ours: Floats, others: Mapping[str, Floats]) -> Iterator[Ahead]:
     for source in SOURCES:
-        for name, said in others.items():
-            theirs, known = _errors(data, said, source)
+        for name, predicted in others.items():
+            theirs, known = _errors(data, predicted, source)
             groups = len(set(data.group[known]))
             if groups < _LEAST_GROUPS:
                 continue
@@ -198,35 +205,32 @@ def _markdown(rows: list[Row], classes: Mapping[tuple[str, str], float], ahead: 
     by_place = {(row.predictor, row.source): _cell(row) for row in rows}
     shares = _table({place: f"{share:.3f}" for place, share in classes.items()}, tuple(SM_ACTIVE_CUTS))
     return "\n".join([
-        "# Predictors on the same rows, the same folds", "", *_ABOUT, "", *_table(by_place, SOURCES), "",
-        "## Is anything ahead?", "", *_AHEAD, "", *_ahead_table(ahead), "",
+        "# Predictors on the same rows, the same folds", "", _ABOUT, "", *_table(by_place, SOURCES), "",
+        "## Is anything ahead?", "", _AHEAD, "", *_ahead_table(ahead), "",
         "## Utilization: share of runs in the right class of `sm_active`", "", *shares, "",
-        "Read with care:", "", *_NOTES,
+        "Caveats:", "", _NOTES,
     ]) + "\n"  # fmt: skip
 
 
-_ABOUT = (
-    "Median / mean error, then bin accuracy (8 GB; 1 GB for the MLPs). Five folds of whole groups; rows that ran",
-    "out of memory and rows marked suspect are left out of these figures. One model per source for trees and",
-    "GPUMemNet, one for all sources for ours. Made by `python -m bench.predictors`.",
-)
-_AHEAD = (
-    "Every predictor whose median or mean error is nominally below that of what ships, and by how much: ours less",
-    "theirs in points of a per cent, with the interval that holds 95 % of 2,000 draws of whole groups. Where it holds",
-    "zero, which of the two is nearer hangs on which networks happened to be measured. Less than 0.005 points does not",
-    "count, nor do runs of fewer than five groups.",
-)
-_NOTES = (
-    "- The tree baselines on *layer sums* read this project's own features, prior and repaired shapes among them:",
-    "  on the published table's features they are the *summary table* rows.",
-    "- xMem's own estimator runs the task on a CPU first, for 13 to 22 s a run: that is what it is ahead by.",
-    "- Horus's formula is our reading of it: every activation kept with its gradient, nothing reused.",
-    "- FakeTensor's count is what it would add up (tensors alive at the peak), taken from the profiles: no model",
-    "  was built to be run under it. It leaves out context, allocator and workspaces by design.",
-    "- GPUMemNet and GPUUtilNet are retrained from their paper's description, which gives neither widths nor",
-    "  epochs; they say a bin, and their error is that of its middle.",
-    "- Rows that start with *first fold* are of one fifth of the runs and are to be read beside each other only.",
-)
+_ABOUT = """\
+Median / mean error, then bin accuracy (8 GB bins; 1 GB for the MLPs). Five folds of whole groups. Rows that ran out of
+memory and suspect rows are excluded. Trees and GPUMemNet get one model per source; ours is one model for all sources.
+Generated by `python -m bench.predictors`."""
+_AHEAD = """\
+Every predictor whose median or mean error is nominally below that of the shipped model. The difference is ours minus
+theirs in percentage points, with the 95 % interval from 2,000 bootstrap draws of whole groups. If the interval contains
+zero, the order depends on which networks happened to be measured. Differences below 0.005 points and slices with fewer
+than five groups are left out."""
+_NOTES = """\
+- The tree baselines on *layer sums* use this project's own features, including the physics estimate and the repaired
+  shapes. On the published table's features they are the *summary table* rows.
+- xMem's own estimator first runs the task on a CPU, for 13 to 22 s per run. That is where its lead comes from.
+- Horus's formula is our reading of the paper: every activation kept with its gradient, nothing reused.
+- FakeTensor's count is the sum of tensors alive at the peak, taken from the profiles; no model was run under it. By
+  design it leaves out context, allocator and workspaces.
+- GPUMemNet and GPUUtilNet were retrained from their paper's description, which gives neither widths nor epochs. They
+  predict a bin, and their error is that of its middle.
+- Rows that start with *first fold* cover one fifth of the runs. Compare them only with each other."""
 
 
 def _table(cells: Mapping[tuple[str, str], str], sources: Sequence[str]) -> list[str]:
@@ -246,7 +250,7 @@ def _cell(row: Row) -> str:
 
 def _ahead_table(ahead: Sequence[Ahead]) -> list[str]:
     if not ahead:
-        return ["None is."]
+        return ["None."]
     return [
         "| predictor | slice | runs, groups | median | mean |",
         "|---|---|---|---|---|",

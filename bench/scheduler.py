@@ -1,12 +1,11 @@
 """Pods per second of the real kube-scheduler: alone, with a trivial extender, and with vramcast.
 
-    python -m bench.scheduler --out docs/bench-scheduler.md
+    python -m bench.scheduler --out docs/benchmarks/scheduler.md
 
-One control plane and one set of nodes for all. The three variants take turns, so that a slow minute of the
-machine hits each of them, and each turn runs only its own processes. The pods exist before their scheduler
-starts: what is timed is scheduling, from the first bind to the last by the scheduler's own log, not how
-fast pods can be created. KWOK is stopped once the nodes are ready, because two cores that also play a
-thousand kubelets would measure those.
+All variants share one control plane and one set of nodes. They take turns, so that a slow minute of the machine
+affects all of them, and each turn runs only its own processes. The pods are created before their scheduler starts, so
+the time from the first bind to the last, by the scheduler's own log, is scheduling and not pod creation. KWOK is
+stopped once the nodes are ready: with two cores, simulating a thousand kubelets would dominate the result.
 """
 
 from __future__ import annotations
@@ -18,6 +17,7 @@ import re
 import shlex
 import statistics
 import sys
+import textwrap
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -46,7 +46,7 @@ VRAMCAST = f"{shlex.quote(sys.executable)} -m vramcast serve --port {{port}}"
 @dataclass(frozen=True, slots=True)
 class Variant:
     name: str
-    command: str | None  # of the extender; "{port}" is filled in
+    command: str | None  # starts the extender; "{port}" is filled in
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,15 +55,15 @@ class Result:
 
     pods_per_second: float
     cpu_seconds: Mapping[str, float]  # by process, between the first and the last bind
-    scheduler_seconds: float  # the scheduler's own time from taking a pod to having chosen its node
-    verb_seconds: Mapping[str, float]  # by the extender's own clock
+    scheduler_seconds: float  # by the scheduler's metric: from taking a pod to choosing its node
+    verb_seconds: Mapping[str, float]  # by the extender's metric
     verb_calls: Mapping[str, int]
     pods: int
 
 
 @dataclass(frozen=True, slots=True)
 class Samples:
-    """`name{labels} value` lines of a Prometheus text."""
+    """Metrics in Prometheus text format."""
 
     text: str
 
@@ -72,12 +72,12 @@ class Samples:
         return sum(float(value) for value in found)
 
     def verb(self, verb: str, suffix: str) -> float:
-        """Any histogram that has a verb label: trivial's and vramcast's names differ."""
+        """Matches any histogram with a verb label, because the two extenders use different names."""
         return self.total(rf'\w+_seconds_{suffix}\{{[^}}]*verb="{verb}"[^}}]*\}}')
 
 
 def run_turn(plane: ControlPlane, variant: Variant, turn: int, pods: int) -> Result:
-    """Creates the pods, lets one scheduler bind them, and takes everything away again."""
+    """Creates the pods, lets one scheduler bind them, and cleans up."""
     name = f"bench-{variant.name}-{turn}"
     names = [f"{name}-{number}" for number in range(pods)]
     plane.api.create_pods(shared_pod(pod, "10Gi", scheduler=name) for pod in names)
@@ -97,7 +97,7 @@ def run_turn(plane: ControlPlane, variant: Variant, turn: int, pods: int) -> Res
 
 
 class Extender(Process):
-    """An extender's process and where it listens."""
+    """An extender's process and its URL."""
 
     def __init__(self, plane: ControlPlane, name: str, command: str) -> None:
         port = free_port()
@@ -139,10 +139,10 @@ def _start_extender(plane: ControlPlane, name: str, command: str) -> Extender:
 def _measure(plane: ControlPlane, scheduler: Scheduler, process: Extender | None, pods: int) -> Result:
     watched = [plane.apiserver, plane.etcd, scheduler, *([process] if process else [])]
 
-    # The scheduler may have begun while we waited for its readiness; CPU counts from here, so pods do too.
+    # The scheduler may have bound pods before it was ready. CPU is counted from here, so those pods are not counted.
     before = {_label(one): one.cpu_seconds() for one in watched}
     already = _bound(scheduler.log)
-    # Seldom and cheaply: whatever the watching costs is missing from what it watches.
+    # Poll rarely and cheaply: polling takes CPU from what is measured.
     eventually(lambda: _bound(scheduler.log) >= pods, 600, f"{pods} pods are bound", interval_seconds=0.2)
     share = pods / max(1, pods - already)
     cpu = {_label(one): (one.cpu_seconds() - before[_label(one)]) * share for one in watched}
@@ -168,8 +168,8 @@ def _bound(log: Path) -> int:
 
 
 def _bind_times(log: Path) -> list[float]:
-    """Seconds at which the scheduler logged a successful bind."""
-    year = datetime.now().year  # klog leaves it out
+    """When the scheduler logged a successful bind, in seconds."""
+    year = datetime.now().year  # klog omits the year
     stamps = [line[1:21].decode() for line in log.read_bytes().splitlines() if _BOUND in line]
     return sorted(datetime.strptime(f"{year}{stamp}", "%Y%m%d %H:%M:%S.%f").timestamp() for stamp in stamps)
 
@@ -181,12 +181,15 @@ def report(results: Mapping[str, Sequence[Result]], nodes: int, pods: int) -> st
     rates = {name: statistics.median(r.pods_per_second for r in turns) for name, turns in results.items()}
     turns_each = len(next(iter(results.values())))
     setting = (
-        f"{nodes} nodes of 8 GPUs, {pods} shared pods per turn, {turns_each} turns each, taken in rotation; "
-        f"{os.cpu_count()} cores for everything ({platform.machine()}, Python {platform.python_version()}). "
-        "Medians; the range in brackets."
+        "`python -m bench.scheduler --out docs/benchmarks/scheduler.md`: pods per second with no extender, with a "
+        f"trivial extender that accepts everything, and with vramcast. {nodes} nodes with 8 GPUs each, {pods} shared "
+        f"pods per turn, {turns_each} turns for each variant in rotation, {os.cpu_count()} cores for everything "
+        f"({platform.machine()}, Python {platform.python_version()}). Medians, with the range in parentheses."
     )
     lines = [
-        setting,
+        "# Throughput of the real kube-scheduler",
+        "",
+        *textwrap.wrap(setting, 120),
         "",
         "| variant | pods per second | to none | to trivial |",
         "|---|---|---|---|",
@@ -202,21 +205,21 @@ def report(results: Mapping[str, Sequence[Result]], nodes: int, pods: int) -> st
 
 
 def _ratio(results: Mapping[str, Sequence[Result]], name: str, base: str) -> str:
-    """The median of the turns' own ratios: neighbours in time shared the machine's mood."""
+    """The median of the ratios per turn: neighbouring runs saw the same load on the machine."""
     if base not in results:
         return "n/a"
-    pairs = zip(results[name], results[base], strict=False)  # an unfinished turn has no partner yet
+    pairs = zip(results[name], results[base], strict=False)  # the last turn may be incomplete
     return f"{statistics.median(one.pods_per_second / other.pods_per_second for one, other in pairs):.2f}"
 
 
 def _time_table(results: Mapping[str, Sequence[Result]], rates: Mapping[str, float]) -> list[str]:
-    """Where a pod's time goes. Cycles are sequential and binds overlap them, so bind is not in the sum."""
+    """Where a pod's time goes. Binds overlap the cycles, so they are not part of the sum."""
     meaning = (
-        "Milliseconds per pod: wall (one over the rate), the scheduler's cycle by its own metric, and inside "
-        "the extender by its own; the rest of the cycle is the scheduler's work, JSON and HTTP."
+        "Milliseconds per pod: wall time (1 / rate), the scheduler's cycle by its own metric, and the time inside the "
+        "extender by the extender's metric. The rest of the cycle is the scheduler's own work, JSON and HTTP."
     )
     lines = [
-        meaning,
+        *textwrap.wrap(meaning, 120),
         "",
         "| variant | wall | cycle | filter | prioritize | rest of the cycle | bind (overlaps) |",
         "|---|---|---|---|---|---|---|",
@@ -233,7 +236,7 @@ def _time_table(results: Mapping[str, Sequence[Result]], rates: Mapping[str, flo
 def _cpu_table(results: Mapping[str, Sequence[Result]]) -> list[str]:
     processes = ("kube-apiserver", "etcd", "kube-scheduler", "extender")
     lines = [
-        "CPU milliseconds per pod, by process.",
+        "CPU milliseconds per pod, by process:",
         "",
         f"| variant | {' | '.join(processes)} | sum |",
         "|---|" + "---|" * (len(processes) + 1),
@@ -259,7 +262,7 @@ def main() -> None:
     results: dict[str, list[Result]] = {variant.name: [] for variant in variants}
     with ControlPlane() as plane:
         _prepare(plane, options.nodes)
-        run_turn(plane, variants[0], -1, max(50, options.pods // 5))  # warms caches; not counted
+        run_turn(plane, variants[0], -1, max(50, options.pods // 5))  # warm-up, not counted
         for turn in range(options.turns):
             for variant in variants:
                 started = time.monotonic()
@@ -270,7 +273,7 @@ def main() -> None:
                     f"({time.monotonic() - started:.0f} s)",
                     flush=True,
                 )
-                # Kept up to date: an interrupted run has still measured something.
+                # Written after every turn, so an interrupted run still has a result.
                 if all(results.values()):
                     options.out.write_text(report(results, options.nodes, options.pods))
     print(options.out.read_text())
@@ -283,7 +286,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--pods", type=int, default=1000, help="per turn")
     parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--variants", default="none,trivial,vramcast", help="comma-separated, in this order")
-    parser.add_argument("--vramcast", default=VRAMCAST, help="its command; {port} is filled in")
+    parser.add_argument("--vramcast", default=VRAMCAST, help="the command that starts it; {port} is filled in")
     return parser.parse_args()
 
 

@@ -1,7 +1,7 @@
-"""The fastest extender one can reasonably write in Python: says yes to everything and binds.
+"""The fastest extender one can reasonably write in Python: it accepts every node and binds.
 
-What it costs is the price of the extender protocol itself, HTTP and JSON included. The benchmark measures
-vramcast against it, so that the difference is the price of deciding.
+Its cost is that of the extender protocol itself, with HTTP and JSON. The difference to vramcast is the cost of
+deciding.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ CONNECTIONS = 16
 
 
 class TrivialExtender:
-    """An ASGI application with the three verbs, `/readyz` and the time each verb took in `/metrics`."""
+    """An ASGI application with the three verbs, `/readyz`, and the time per verb in `/metrics`."""
 
     def __init__(self, api: Api) -> None:
         self._api = api
@@ -87,7 +87,7 @@ def main() -> None:
     parser.add_argument("--port", type=int, required=True)
     port: int = parser.parse_args().port
     with Api.from_kubeconfig(Path(os.environ["KUBECONFIG"]), CONNECTIONS) as api:
-        # Go keeps idle connections for 90 s: whoever closes earlier causes sporadic errors.
+        # Go keeps idle connections for 90 s. A server that closes them earlier causes sporadic errors.
         uvicorn.run(
             TrivialExtender(api),
             host="127.0.0.1",

@@ -15,15 +15,15 @@ def test_a_difference_on_every_network_is_significant() -> None:
     median, mean = compare(ERRORS, ERRORS + 0.01, GROUPS)
     assert mean.value == pytest.approx(-0.01)
     assert median.value == pytest.approx(-0.01)
-    assert mean.significant
-    assert median.significant
+    assert mean.settled
+    assert median.settled
 
 
 def test_a_difference_on_one_network_is_chance() -> None:
     worse = ERRORS + np.where(GROUPS == "net-7", 0.5, 0.0)
     _, mean = compare(ERRORS, worse, GROUPS)
     assert mean.value < 0
-    assert not mean.significant
+    assert not mean.settled
 
 
 def test_networks_that_are_hard_for_both_do_not_widen_the_interval() -> None:
