@@ -1,15 +1,15 @@
 """Every error that vramcast raises on purpose, by whose fault it is.
 
     VramcastError
-    ├── InvalidInput            the caller's: a body, an annotation, a file, a setting
-    │   ├── InvalidTask         a pod's annotations; carries one FieldError per mistake
-    │   ├── InvalidRequest      an HTTP body that is not the wire's
+    ├── InvalidInput            the caller's: a request, an annotation, a file, a setting
+    │   ├── InvalidTask         a pod's annotations; has one FieldError per mistake
+    │   ├── InvalidRequest      an HTTP body
     │   └── InvalidClusterFile  a static cluster file
-    └── WorldUnavailable        nobody's here: the API server, telemetry, an artifact
-        ├── NotSynced           the cluster's state is not known (yet, or any more)
+    └── WorldUnavailable        something outside: the API server, telemetry, an artifact
+        ├── NotSynced           the cluster's state is unknown or stale
         └── NotLeading          another replica decides
 
-What does not fit on a GPU is not an error: it is data (see `reasons`).
+A pod that does not fit is not an error: see `placement/reasons.py`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-# A message is for a person: past this many mistakes it counts them instead.
+# A message lists at most this many mistakes and counts the rest.
 MAX_SHOWN = 10
 
 
@@ -26,20 +26,20 @@ class VramcastError(Exception):
 
 
 class InvalidInput(VramcastError):
-    """What came in from outside cannot be used."""
+    """Input from outside is invalid."""
 
 
 class InvalidRequest(InvalidInput):
-    """A body that is not what the wire says."""
+    """An HTTP body is invalid."""
 
 
 class InvalidClusterFile(InvalidInput):
-    """A static cluster file that cannot be read as one."""
+    """A static cluster file is invalid."""
 
 
 @dataclass(frozen=True, slots=True)
 class FieldError:
-    """One mistake: where it is, what stood there, and what would have been right."""
+    """One mistake: the field, its value, and what was expected."""
 
     field: str
     value: str
@@ -51,7 +51,7 @@ class FieldError:
 
 
 class InvalidTask(InvalidInput):
-    """A pod whose annotations cannot be understood; all mistakes at once."""
+    """A pod's annotations are invalid. Has all mistakes."""
 
     def __init__(self, errors: Sequence[FieldError]) -> None:
         self.errors = tuple(errors)
@@ -61,12 +61,12 @@ class InvalidTask(InvalidInput):
 
 
 class WorldUnavailable(VramcastError):
-    """Something outside did not answer; trying again later may help."""
+    """Something outside did not answer; a retry may help."""
 
 
 class NotSynced(WorldUnavailable):
-    """The state of the cluster is not known, so no promise can be made."""
+    """The cluster's state is unknown or stale, so no promise can be made."""
 
 
 class NotLeading(WorldUnavailable):
-    """Another replica decides, or this one has not taken over yet."""
+    """Another replica leads, or this one has not taken over yet."""

@@ -1,4 +1,4 @@
-"""The names that decisions are keyed by, told apart by type so that a node is never taken for a pod."""
+"""Types for names, so that mypy rejects a node's name in place of a pod's UID."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ NodeName = NewType("NodeName", str)
 PodUid = NewType("PodUid", str)
 # A GPU product as GPU Feature Discovery spells it, without the -SHARED and -MIG- suffixes.
 Product = NewType("Product", str)
-# An extended resource that a device plugin hands out, such as nvidia.com/gpu.
+# An extended resource of a device plugin, such as nvidia.com/gpu.
 Resource = NewType("Resource", str)

@@ -210,7 +210,9 @@ class Settings(BaseModel):
     detail_metrics: bool = Field(
         False, description="true: also export gauges per pod (predicted, observed) and per GPU (room, promises)"
     )
-    log_format: LogFormat = Field(LogFormat.AUTO, description="log format: json, console, or auto (console on a terminal)")
+    log_format: LogFormat = Field(
+        LogFormat.AUTO, description="log format: json, console, or auto (console on a terminal)"
+    )
     log_level: LogLevel = Field(LogLevel.INFO, description="log level: debug, info, warning or error")
     shutdown_grace_seconds: float = Field(
         10.0, ge=0, le=300, description="how long to wait at SIGTERM for requests in progress"

@@ -1,1 +1,1 @@
-"""`vramcast demo`: the service on a small cluster in memory, and a scripted day of training pods played through it."""
+"""`vramcast demo`: runs the service on a simulated cluster and schedules a scripted day of training pods."""

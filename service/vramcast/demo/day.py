@@ -1,4 +1,4 @@
-"""The script of the day, as data."""
+"""The demo's script: pods that are submitted and finish in the course of a day."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ EXAMPLE_POD_FILE = Path(str(_FILES / "pod.yaml"))
 
 @dataclass(frozen=True, slots=True)
 class Submit:
-    """Somebody creates a pod."""
+    """A pod is created."""
 
     at: str
     namespace: str
@@ -44,7 +44,7 @@ class Submit:
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """A pod ends by itself."""
+    """A pod succeeds."""
 
     at: str
     namespace: str

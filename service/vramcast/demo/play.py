@@ -1,4 +1,4 @@
-"""Plays the day: pods come, the scheduler asks, the screen shows what became of them."""
+"""Plays the demo's day: submits pods, schedules them, and shows each decision."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ _STEP_SECONDS = 0.5
 
 
 class Serve(Protocol):
-    """Serves the cluster until the process is told to stop, and calls `ready(url)` on another thread once it can."""
+    """Serves the cluster until SIGTERM. Calls `ready(url)` from another thread when it accepts requests."""
 
     def __call__(self, cluster: StaticCluster, ready: Callable[[str], None]) -> None: ...
 
 
 def stop_this_process() -> None:
-    """As the user would: the service finishes what is under way."""
+    """Sends SIGTERM, so that the service finishes requests in progress."""
     os.kill(os.getpid(), signal.SIGTERM)
 
 
@@ -40,7 +40,7 @@ def run_demo(
     console: Console | None = None,
     stop: Callable[[], None] = stop_this_process,
 ) -> int:
-    """The exit code. `speed` 2 is twice as fast, 0 does not pause; `once` ends after the day."""
+    """Returns the exit code. `speed` 2 is twice as fast, 0 never pauses. `once` exits at the end of the day."""
     cluster = StaticCluster.from_file(CLUSTER_FILE)
     player = Player(cluster, console or screen.new_console(), _STEP_SECONDS / speed if speed > 0 else 0.0)
 
@@ -60,19 +60,19 @@ def run_demo(
 
 
 class Player:
-    """The people who submit pods, and the scheduler that serves them."""
+    """Submits and finishes pods as the script says, and schedules those that wait."""
 
     def __init__(self, cluster: StaticCluster, console: Console, pause_seconds: float) -> None:
         self.console = console
         self.failed = False
         self._cluster = cluster
         self._pause_seconds = pause_seconds
-        self._farewell_seconds = 4 * pause_seconds
+        self._stop_grace_seconds = 4 * pause_seconds
         self._waiting: dict[str, tuple[Submit, dict[str, Any]]] = {}
         self._placed: list[str] = []
 
     def play(self, url: str, day: Sequence[Step]) -> None:
-        """Raises WorldUnavailable when the service stops in the middle."""
+        """Raises WorldUnavailable if the service stops before the end."""
         scheduler = DemoScheduler(url)
         screen.show_opening(self.console, url, scheduler.gpus())
         for step in day:
@@ -87,8 +87,8 @@ class Player:
         screen.show_summary(self.console, self._placed, list(self._waiting), gpus)
 
     def fail(self, error: WorldUnavailable) -> None:
-        """A service that was stopped on purpose is no failure, and its port closes a moment before it says so."""
-        if not self._cluster.stopped.wait(self._farewell_seconds):
+        """Not a failure if the user stopped the service: its port closes a moment before `stopped` is set."""
+        if not self._cluster.stopped.wait(self._stop_grace_seconds):
             self.failed = True
             self.console.print(f"[red]the service does not answer:[/red] {error}")
 
@@ -103,13 +103,13 @@ class Player:
         for waiting, manifest in list(self._waiting.values()):
             if self._cluster.stopped.wait(self._pause_seconds):
                 return
-            self._try(replace(waiting, at=step.at, note="waited, and is tried again"), manifest, scheduler)
+            self._try(replace(waiting, at=step.at, note="was waiting, and is tried again"), manifest, scheduler)
 
     def _try(self, step: Submit, manifest: dict[str, Any], scheduler: DemoScheduler) -> None:
         before = len(self._cluster.events)
-        outcome = scheduler.schedule(manifest)
+        result = scheduler.schedule(manifest)
         key = f"{step.namespace}/{step.name}"
-        if outcome.node:
+        if result.node:
             self._waiting.pop(key, None)
             self._placed.append(key)
         else:
@@ -119,11 +119,11 @@ class Player:
                 screen.show_still_waiting(self.console, step)
                 return
         events: Sequence[PodEvent] = self._cluster.events[before:]
-        screen.show_outcome(self.console, step, outcome, scheduler.gpus(), events)
+        screen.show_result(self.console, step, result, scheduler.gpus(), events)
 
 
 def commands(url: str) -> list[tuple[str, str]]:
-    """Three things to try, with a pod file that is there."""
+    """Requests to try, with the example pod."""
     pod = os.path.relpath(EXAMPLE_POD_FILE)
     file = pod if not pod.startswith("..") else str(Path(EXAMPLE_POD_FILE))
     pretty = "python3 -m json.tool"

@@ -1,7 +1,4 @@
-"""The part of kube-scheduler that an extender sees: which nodes it is asked about, in which words, and what follows.
-
-The bodies are the wire's own, over keep-alive, as kube-scheduler sends them with nodeCacheCapable.
-"""
+"""A small kube-scheduler for the demo: it calls the extender over HTTP as the real one does with nodeCacheCapable."""
 
 from __future__ import annotations
 
@@ -16,14 +13,14 @@ from vramcast.errors import WorldUnavailable
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """One line of GET /state: a GPU, or the devices of a node that the kubelet picks from."""
+    """A GPU in GET /state, or a pool of devices from which the kubelet picks."""
 
     node: str
     resource: str
     product: str
     index: int
     devices: int
-    free_devices: int | None  # None where vramcast picks
+    free_devices: int | None  # None if vramcast picks the GPU
     replicas: int
     size_mib: int
     promised_mib: int
@@ -33,8 +30,8 @@ class Gpu:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
-    """What became of one scheduling cycle. `reasons`: node by node, why not."""
+class CycleResult:
+    """The result of one scheduling cycle. `reasons`: why each of the other nodes was not chosen."""
 
     node: str = ""
     scores: Mapping[str, int] = field(default_factory=dict)
@@ -43,22 +40,22 @@ class Outcome:
 
 
 class DemoScheduler:
-    """One cycle at a time: in-tree count of devices, filter, prioritize, bind."""
+    """One cycle at a time: count free devices, filter, prioritize, bind."""
 
     def __init__(self, url: str) -> None:
         self._url = url
         self._pool = urllib3.PoolManager(timeout=5.0, retries=False)
 
-    def schedule(self, pod: dict[str, Any]) -> Outcome:
-        """Raises WorldUnavailable when the service is gone."""
+    def schedule(self, pod: dict[str, Any]) -> CycleResult:
+        """Raises WorldUnavailable if the service does not answer."""
         feasible, reasons = self._count_devices(pod)
         if not feasible:
-            return Outcome(reasons=reasons)
+            return CycleResult(reasons=reasons)
         answer = self._post("/filter", {"Pod": pod, "Nodes": None, "NodeNames": feasible})
         reasons = {**reasons, **(answer["FailedNodes"] or {}), **(answer["FailedAndUnresolvableNodes"] or {})}
         names: list[str] = answer["NodeNames"] or []
         if answer["Error"] or not names:
-            return Outcome(reasons=reasons, error=answer["Error"])
+            return CycleResult(reasons=reasons, error=answer["Error"])
         scores = self._prioritize(pod, names)
         node = max(names, key=lambda name: (scores.get(name, 0), name))
         metadata = pod["metadata"]
@@ -66,11 +63,11 @@ class DemoScheduler:
             "PodName": metadata["name"], "PodNamespace": metadata["namespace"], "PodUID": metadata["uid"], "Node": node,
         })  # fmt: skip
         if bound["Error"]:
-            return Outcome(scores=scores, reasons=reasons, error=bound["Error"])
-        return Outcome(node, scores, reasons)
+            return CycleResult(scores=scores, reasons=reasons, error=bound["Error"])
+        return CycleResult(node, scores, reasons)
 
     def gpus(self) -> list[Gpu]:
-        """The cluster as GET /state shows it."""
+        """All GPUs in GET /state."""
         return [
             _gpu(node["name"], pool, gpu)
             for node in self._get("/state")["nodes"]
@@ -80,12 +77,12 @@ class DemoScheduler:
 
     def _prioritize(self, pod: dict[str, Any], names: list[str]) -> dict[str, int]:
         if len(names) == 1:
-            return {}  # kube-scheduler does not ask where there is no choice
+            return {}  # like kube-scheduler, which skips prioritize for a single node
         answer = self._post("/prioritize", {"Pod": pod, "Nodes": None, "NodeNames": names})
         return {entry["Host"]: entry["Score"] for entry in answer}
 
     def _count_devices(self, pod: dict[str, Any]) -> tuple[list[str], dict[str, str]]:
-        """In-tree filters come first: a node without enough free devices never reaches the extender."""
+        """Drops nodes without enough free devices: kube-scheduler's own filters run before the extender."""
         wanted: dict[str, str] = pod["spec"]["containers"][0]["resources"]["limits"]
         gpus = self.gpus()
         free = {(gpu.node, gpu.resource): gpu.free_devices for gpu in gpus if gpu.free_devices is not None}

@@ -1,4 +1,4 @@
-"""What the demo shows: 100 columns in a terminal, plain text in a pipe. Shapes carry the meaning, colours repeat it."""
+"""The output of the demo: at most 100 columns, plain text in a pipe. Symbols carry the meaning, colours repeat it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rich.text import Text
 
 from vramcast.cluster.seam import PodEvent
 from vramcast.demo.day import Finish, Submit
-from vramcast.demo.scheduler import Gpu, Outcome
+from vramcast.demo.scheduler import CycleResult, Gpu
 from vramcast.task.quantity import human_mib
 
 _WIDTH = 100
@@ -24,14 +24,14 @@ _MARKS = {"placed": ("✓", "bold green"), "waits": ("✗", "bold red"), "ended"
 
 
 def new_console() -> Console:
-    """As wide as the terminal up to 100 columns, and 100 in a pipe."""
+    """As wide as the terminal, but at most 100 columns; 100 in a pipe."""
     console = Console(highlight=False)
     console.width = min(console.width, _WIDTH) if console.is_terminal else _WIDTH
     return console
 
 
 def _print(console: Console, shown: RenderableType) -> None:
-    """In a pipe without the spaces that fill a terminal's lines."""
+    """In a pipe, without trailing spaces."""
     if console.is_terminal:
         console.print(shown)
         return
@@ -43,17 +43,17 @@ def _print(console: Console, shown: RenderableType) -> None:
 
 def show_opening(console: Console, url: str, gpus: Sequence[Gpu]) -> None:
     nodes = len({gpu.node for gpu in gpus})
-    told = Text.assemble(
-        ("vramcast", "bold"), " on a cluster in memory: ", (f"{nodes} nodes", "bold"), " of mixed GPUs, at ",
-        (url, "cyan"), ".\nA day of training pods comes in, each through ",
+    text = Text.assemble(
+        ("vramcast", "bold"), " on a simulated cluster: ", (f"{nodes} nodes", "bold"), " of mixed GPUs, at ",
+        (url, "cyan"), ".\nSchedules a day of training pods, each through ",
         ("POST /filter", "bold"), ", ", ("/prioritize", "bold"), " and ", ("/bind", "bold"),
-        ", as kube-scheduler does it.",
+        ", as kube-scheduler does.",
     )  # fmt: skip
-    _print(console, Panel(told, border_style="dim", expand=False))
+    _print(console, Panel(text, border_style="dim", expand=False))
     show_map(console, "before the day", gpus)
 
 
-# ---------------------------------------------------------------------- the map
+# --- the map
 
 
 def show_map(console: Console, title: str, gpus: Sequence[Gpu]) -> None:
@@ -88,20 +88,20 @@ def _short_product(product: str) -> str:
 
 
 def _load(gpu: Gpu, width: int) -> tuple[Text, Text, Text]:
-    """Bar, room, and what else there is to say."""
+    """Bar, room and size."""
     if gpu.free_devices is not None and gpu.replicas == 1:
         used = gpu.devices - gpu.free_devices
         bar = _bar(used, 0, gpu.devices, width)
         return bar, Text(f"{gpu.free_devices} free"), Text(f"of {gpu.devices}, {human_mib(gpu.size_mib)} each", "dim")
     taken = gpu.size_mib - gpu.unmanaged_mib - gpu.room_mib
-    told = f"of {human_mib(gpu.size_mib)}"
+    text = f"of {human_mib(gpu.size_mib)}"
     if gpu.free_devices is not None:
-        told += f", {gpu.free_devices} free"
-    return _bar(taken, gpu.unmanaged_mib, gpu.size_mib, width), Text(human_mib(gpu.room_mib)), Text(told, "dim")
+        text += f", {gpu.free_devices} free"
+    return _bar(taken, gpu.unmanaged_mib, gpu.size_mib, width), Text(human_mib(gpu.room_mib)), Text(text, "dim")
 
 
 def _bar(promised: int, unmanaged: int, size: int, width: int) -> Text:
-    """Rounded so that what is there is seen, and all of it is as wide as every other bar."""
+    """Always `width` wide; anything above 0 gets at least one block."""
     blocks = [max(1, round(part * width / max(size, 1))) if part > 0 else 0 for part in (promised, unmanaged)]
     blocks[0] = min(blocks[0], width - blocks[1])
     return Text.assemble(
@@ -109,24 +109,24 @@ def _bar(promised: int, unmanaged: int, size: int, width: int) -> Text:
     )
 
 
-# ---------------------------------------------------------------------- one step of the day
+# --- one step of the day
 
 
-def show_outcome(
-    console: Console, step: Submit, outcome: Outcome, gpus: Iterable[Gpu], events: Iterable[PodEvent]
+def show_result(
+    console: Console, step: Submit, result: CycleResult, gpus: Iterable[Gpu], events: Iterable[PodEvent]
 ) -> None:
     key = f"{step.namespace}/{step.name}"
-    lines = [_where(outcome, key, list(gpus)), Text(step.note, "dim italic")]
+    lines = [_where(result, key, list(gpus)), Text(step.note, "dim italic")]
     warnings = [event for event in events if event.warning]
     lines += [_warning(event) for event in warnings]
-    if outcome.error:
-        lines.append(Text(outcome.error, "red"))
-    lines += _why_not({node: _without_repeats(reason, warnings) for node, reason in outcome.reasons.items()})
-    _show_step(console, step.at, "placed" if outcome.node else "waits", key, lines)
+    if result.error:
+        lines.append(Text(result.error, "red"))
+    lines += _why_not({node: _without_repeats(reason, warnings) for node, reason in result.reasons.items()})
+    _show_step(console, step.at, "placed" if result.node else "waits", key, lines)
 
 
 def show_still_waiting(console: Console, step: Submit) -> None:
-    """Tried again in vain: why was said before."""
+    """Without reasons: they were shown before."""
     _show_step(console, step.at, "waits", f"{step.namespace}/{step.name}", [Text("still waits", "red")])
 
 
@@ -145,25 +145,25 @@ def _show_step(console: Console, at: str, what: str, key: str, lines: Sequence[T
     _print(console, Padding(grid, (0, 0, 1, 2)))
 
 
-def _where(outcome: Outcome, key: str, gpus: Sequence[Gpu]) -> Text:
-    if not outcome.node:
+def _where(result: CycleResult, key: str, gpus: Sequence[Gpu]) -> Text:
+    if not result.node:
         return Text("waits", "bold red")
-    told = Text.assemble("→ ", (outcome.node, "bold green"))
-    mine = [gpu for gpu in gpus if gpu.node == outcome.node and key in gpu.needs_mib]
+    text = Text.assemble("→ ", (result.node, "bold green"))
+    mine = [gpu for gpu in gpus if gpu.node == result.node and key in gpu.needs_mib]
     indices = [str(gpu.index) for gpu in mine if gpu.free_devices is None]
     if indices:
-        told.append(f" GPU {' and '.join(indices)}", "bold green")
+        text.append(f" GPU {' and '.join(indices)}", "bold green")
     need_mib = mine[0].needs_mib[key] if mine else None
     if mine and need_mib is None:
-        told.append("   a device, nothing forecast", "dim")
+        text.append("   a device, nothing forecast", "dim")
     if need_mib is not None:
-        told.append(f"   reserves {_gib(need_mib)} of {_gib(mine[0].size_mib)} GiB")
+        text.append(f"   reserves {_gib(need_mib)} of {_gib(mine[0].size_mib)} GiB")
         if indices or mine[0].replicas > 1:
-            told.append(f", {_gib(mine[0].room_mib)} left", "dim")
-    if len(outcome.scores) > 1 and any(outcome.scores.values()):
-        ranked = sorted(outcome.scores.items(), key=lambda item: (-item[1], item[0] != outcome.node, item[0]))
-        told.append("\nscores: " + ", ".join(f"{name} {points}" for name, points in ranked), "dim")
-    return told
+            text.append(f", {_gib(mine[0].room_mib)} left", "dim")
+    if len(result.scores) > 1 and any(result.scores.values()):
+        ranked = sorted(result.scores.items(), key=lambda item: (-item[1], item[0] != result.node, item[0]))
+        text.append("\nscores: " + ", ".join(f"{name} {points}" for name, points in ranked), "dim")
+    return text
 
 
 def _gib(mib: int) -> str:
@@ -181,7 +181,7 @@ def _without_repeats(reason: str, warnings: Sequence[PodEvent]) -> str:
 
 
 def _why_not(reasons: Mapping[str, str]) -> list[Text]:
-    """Nodes by identical reason, as kube-scheduler groups them in the pod's event."""
+    """Groups nodes with the same reason, as kube-scheduler does in the pod's event."""
     by_reason: dict[str, list[str]] = {}
     for node, reason in reasons.items():
         by_reason.setdefault(reason, []).append(node)
@@ -191,24 +191,24 @@ def _why_not(reasons: Mapping[str, str]) -> list[Text]:
     ]
 
 
-# ---------------------------------------------------------------------- the end
+# --- the end
 
 
 def show_summary(console: Console, placed: Sequence[str], waiting: Sequence[str], gpus: Iterable[Gpu]) -> None:
-    told = Text.assemble((f"{len(placed)} pods placed", "bold green"))
+    text = Text.assemble((f"{len(placed)} pods placed", "bold green"))
     if all(gpu.promised_mib + gpu.unmanaged_mib <= gpu.size_mib for gpu in gpus if gpu.free_devices is None):
-        told.append(", no GPU promised more than it has")
+        text.append(", no GPU promised more than it has")
     if waiting:
-        told.append("; ")
-        told.append(f"{len(waiting)} wait", "bold red")
-        told.append(": " + ", ".join(waiting))
-    _print(console, Padding(told, (0, 0, 0, 2)))
+        text.append("; ")
+        text.append(f"{len(waiting)} wait", "bold red")
+        text.append(": " + ", ".join(waiting))
+    _print(console, Padding(text, (0, 0, 0, 2)))
 
 
 def show_commands(console: Console, commands: Sequence[tuple[str, str]], url: str) -> None:
-    _print(console, Padding(Text.assemble("Still serving at ", (url, "cyan"), ". To try:"), (1, 0, 0, 2)))
+    _print(console, Padding(Text.assemble("Still serving at ", (url, "cyan"), ". Try:"), (1, 0, 0, 2)))
     for command, why in commands:
-        # Not wrapped: a command is there to be copied.
+        # Not wrapped, so that it can be copied.
         console.print(f"  [dim]# {why}[/dim]")
         console.print(f"  [bold]{command}[/bold]", soft_wrap=True)
-    _print(console, Padding(Text("Ctrl-C stops it.", "dim"), (1, 0, 0, 2)))
+    _print(console, Padding(Text("Press Ctrl-C to stop.", "dim"), (1, 0, 0, 2)))

@@ -1,4 +1,4 @@
-"""Logs: one line per decision, as JSON for machines or coloured for people."""
+"""Logs: one line per decision, as JSON or, on a terminal, as coloured text."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from vramcast.settings import LogFormat, LogLevel
 
 
 def configure_logs(log_format: LogFormat, level: LogLevel) -> None:
-    """Everything goes to standard error: standard output is for results."""
+    """Logs go to standard error, because standard output is for results."""
     as_json = log_format is LogFormat.JSON or (log_format is LogFormat.AUTO and not sys.stderr.isatty())
     shared: list[Any] = [
         structlog.processors.add_log_level,
@@ -48,7 +48,7 @@ def _to_json(event: Any, **_options: Any) -> bytes:
 
 
 class _ToStructlog(logging.Handler):
-    """What libraries say through the standard library, in the same form."""
+    """Sends the standard library's log records, as other libraries write them, to structlog."""
 
     def emit(self, record: logging.LogRecord) -> None:
         name = logging.getLevelName(record.levelno).lower()
