@@ -43,7 +43,7 @@ def telemetry(url: str, timeout_seconds: float = 5.0) -> PrometheusTelemetry:
     return PrometheusTelemetry(PrometheusApi(HttpReader(timeout_seconds), url), METRICS, Interpreter(), 15.0)
 
 
-def test_a_look_asks_for_every_sample_since_the_last_with_its_own_time() -> None:
+def test_a_poll_queries_every_sample_since_the_last_one_with_its_own_time() -> None:
     asked: list[dict[str, str]] = []
 
     def prometheus(path: str, query: dict[str, str], _: dict[str, str]) -> tuple[int, bytes]:
@@ -76,7 +76,7 @@ def test_history_is_read_as_the_peaks_of_steps() -> None:
     assert asked[1]["query"].startswith("avg_over_time(GPU_UTIL")
 
 
-def test_without_utilization_memory_is_still_told() -> None:
+def test_without_utilization_memory_is_still_read() -> None:
     def prometheus(_: str, query: dict[str, str], __: dict[str, str]) -> tuple[int, bytes]:
         bad = b'{"status":"error","errorType":"bad_data","error":"no such thing"}'
         return (400, bad) if "UTIL" in query["query"] else (200, answer([{"metric": LABELS, "values": [[NOW, "7"]]}]))
@@ -87,7 +87,7 @@ def test_without_utilization_memory_is_still_told() -> None:
 
 
 @pytest.mark.parametrize(
-    ("status", "body", "told"),
+    ("status", "body", "expected"),
     [
         (503, b"starting up", "answered 503: starting up"),
         (401, b"", "see setting prometheus_token_file"),
@@ -98,15 +98,15 @@ def test_without_utilization_memory_is_still_told() -> None:
         (302, b"", "answered 302"),
     ],
 )
-def test_an_answer_that_is_none_is_told_with_what_came(status: int, body: bytes, told: str) -> None:
+def test_an_unusable_response_is_quoted_in_the_error(status: int, body: bytes, expected: str) -> None:
     with (
         serving(lambda _path, _query, _headers: (status, body)) as url,
-        pytest.raises(TelemetryUnavailable, match=told),
+        pytest.raises(TelemetryUnavailable, match=expected),
     ):
         telemetry(url).poll(NOW - 30, NOW)
 
 
-def test_nobody_there_is_told_with_the_address() -> None:
+def test_an_unreachable_server_is_named_in_the_error() -> None:
     with serving(lambda _path, _query, _headers: (200, b"")) as url:
         pass
     with pytest.raises(TelemetryUnavailable, match="api/v1/query: no answer"):
@@ -151,7 +151,7 @@ def dcgm(*urls: str, hosts: tuple[str, ...] = ("127.0.0.1",)) -> ExporterTelemet
     )
 
 
-def test_an_exporters_own_format_is_read_and_what_is_not_in_it_passed_over() -> None:
+def test_an_exporters_own_format_is_read_and_malformed_lines_are_skipped() -> None:
     with serving(lambda _path, _query, _headers: (200, EXPOSITION.encode())) as url:
         frame = dcgm(url).poll(0.0, NOW)
     assert [(reading.device, reading.pod, reading.value) for reading in frame.memory] == [
@@ -168,7 +168,7 @@ def test_malformed_lines_never_break_a_scrape(lines: list[str]) -> None:
     assert last == Series({"gpu": "0"}, ((NOW, 1.0),))
 
 
-def test_a_name_stands_for_all_the_exporters_behind_it() -> None:
+def test_a_host_name_means_every_exporter_that_it_resolves_to() -> None:
     asked: list[str] = []
 
     def exporter(path: str, _: dict[str, str], headers: dict[str, str]) -> tuple[int, bytes]:
@@ -180,7 +180,7 @@ def test_a_name_stands_for_all_the_exporters_behind_it() -> None:
     assert sorted(asked) == ["127.0.0.1/metrics", "localhost/metrics"]
 
 
-def test_one_exporter_that_is_away_does_not_take_the_others_along() -> None:
+def test_an_unreachable_exporter_does_not_affect_the_others() -> None:
     with serving(lambda _path, _query, _headers: (200, b"")) as gone:
         pass
     with serving(lambda _path, _query, _headers: (200, EXPOSITION.encode())) as url:
@@ -189,7 +189,7 @@ def test_one_exporter_that_is_away_does_not_take_the_others_along() -> None:
         dcgm(gone).poll(0.0, NOW)
 
 
-def test_an_exporter_remembers_nothing() -> None:
+def test_an_exporter_has_no_history() -> None:
     assert dcgm("http://127.0.0.1:1").history(0.0, NOW).memory == []
 
 

@@ -1,4 +1,4 @@
-"""Series in, readings out: labels in every form they come in, and what is passed over, by reason."""
+"""Series in, readings out: every form of labels, and which samples are skipped, by reason."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def series(value: float = 1024.0, at: float = NOW - 5, **labels: str) -> Series:
     [
         ({}, ""),
         ({"pod": "train", "namespace": "ml"}, "ml/train"),
-        # Prometheus without honorLabels: the exporter's own pod stands where the task's stood.
+        # Prometheus without honorLabels: the exporter's own pod replaces the task's.
         (
             {"exported_pod": "train", "exported_namespace": "ml", "pod": "dcgm-x", "namespace": "gpu-operator"},
             "ml/train",
@@ -33,25 +33,25 @@ def test_the_pod_is_found_under_both_of_its_names(labels: dict[str, str], pod: s
     assert (reading.node, reading.device, reading.pod, reading.value) == ("a", Device(1), pod, 1024.0)
 
 
-def test_label_names_can_be_others() -> None:
+def test_label_names_are_configurable() -> None:
     names = LabelNames(node=("machine",), pod=("task",), namespace=("space",))
     given = Series({"gpu": "0", "machine": "m", "task": "t", "space": "s"}, ((NOW, 1.0),))
     (reading,) = Interpreter(names).read([given], [], NOW).memory
     assert (reading.node, reading.pod) == ("m", "s/t")
 
 
-def test_a_mig_device_is_one_of_its_own() -> None:
+def test_a_mig_device_is_a_device_of_its_own() -> None:
     frame = Interpreter().read([series(GPU_I_ID="3"), series(GPU_I_ID="4")], [], NOW)
     assert {reading.device for reading in frame.memory} == {Device(1, "3"), Device(1, "4")}
 
 
-def test_bytes_are_read_as_bytes_where_the_setting_says_so() -> None:
+def test_bytes_are_read_as_bytes_where_the_setting_is_bytes() -> None:
     (reading,) = Interpreter(unit=Unit.BYTES).read([series(10 * 2**30)], [], NOW).memory
     assert reading.value == 10 * 1024
 
 
 @pytest.mark.parametrize(("percent", "value"), [(True, 87.0), (False, 0.87)])
-def test_utilization_is_a_share_whatever_it_came_as(percent: bool, value: float) -> None:
+def test_utilization_is_a_share_in_either_unit(percent: bool, value: float) -> None:
     (reading,) = Interpreter(percent=percent).read([], [series(value)], NOW).utilization
     assert reading.value == pytest.approx(0.87)
 
@@ -67,7 +67,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("fault", BAD)
-def test_what_cannot_be_trusted_is_passed_over_and_counted_by_reason(fault: Fault) -> None:
+def test_untrustworthy_samples_are_skipped_and_counted_by_reason(fault: Fault) -> None:
     frame = Interpreter().read([BAD[fault], series(7.0)], [], NOW)
     assert [reading.value for reading in frame.memory] == [7.0]
     assert frame.faults == {fault: 1}
@@ -78,7 +78,7 @@ def test_infinity_is_no_number_either(value: float) -> None:
     assert Interpreter().read([series(value)], [], NOW).faults == {Fault.NOT_A_NUMBER: 1}
 
 
-def test_of_a_series_that_comes_twice_the_larger_value_counts() -> None:
+def test_the_larger_value_of_a_duplicate_series_counts() -> None:
     frame = Interpreter().read([series(5.0, job="a"), series(9.0, job="b"), series(7.0, job="c")], [], NOW)
     assert [reading.value for reading in frame.memory] == [9.0]
     assert frame.faults == {Fault.DUPLICATE: 2}

@@ -74,7 +74,7 @@ def test_an_unknown_product_with_a_memory_label_keeps_the_largest_reserve() -> N
 
 
 @pytest.mark.parametrize("product", ["NVIDIA-Z999", ""])
-def test_an_unknown_product_without_a_memory_label_says_what_to_do(product: str) -> None:
+def test_an_unknown_product_without_a_memory_label_is_a_problem_with_a_remedy(product: str) -> None:
     node = read(labels(product, count=2))
     assert node.pools == ()
     assert "no label nvidia.com/gpu.memory" in node.problem
@@ -173,7 +173,7 @@ def test_sharing_and_mig_on_one_node_is_a_problem_not_a_guess() -> None:
     assert mixed.problem == single.problem
 
 
-# ---------------------------------------------------------------------- what the admin says wins
+# ---------------------------------------------------------------------- the admin's annotations win
 
 
 def test_an_override_is_the_size_of_every_gpu() -> None:
@@ -207,7 +207,7 @@ def test_an_override_of_the_product_decides_the_overheads() -> None:
         ("40Gi,40Gi,40Gi", "names 3 GPUs, the node has 2"),
     ],
 )
-def test_a_bad_override_says_what_is_wrong_with_it(override: str, says: str) -> None:
+def test_a_bad_override_is_a_problem_that_explains_it(override: str, says: str) -> None:
     node = read({**labels("Tesla-T4", 15360, 2), **SHARING}, annotations={OVERRIDE: override})
     assert node.pools == ()
     assert OVERRIDE in node.problem
@@ -261,7 +261,7 @@ _MAPS = st.dictionaries(_KEYS, _VALUES, max_size=8)
 
 
 @given(_MAPS, _MAPS, _MAPS)
-def test_no_labels_whatever_break_the_reading_or_the_ledger(
+def test_arbitrary_labels_never_break_the_reading_or_the_ledger(
     labels: dict[str, str], annotations: dict[str, str], allocatable: dict[str, str]
 ) -> None:
     node = read(labels, allocatable, annotations)

@@ -46,7 +46,7 @@ class Slices:
 
 @dataclass(frozen=True, slots=True)
 class Exporter:
-    """What the vendor's Prometheus exporter calls things."""
+    """The metrics and labels of the vendor's Prometheus exporter."""
 
     memory: str  # in MiB
     utilization: str  # in percent
@@ -58,8 +58,7 @@ class Exporter:
 
 @dataclass(frozen=True, slots=True)
 class GpuVendor:
-    name: str
-    product_prefix: str
+    name: str  # upper case; product names begin with it
     unnamed_product: str  # where the node has no product label
     whole_gpu: Resource
     devices: re.Pattern[str]  # every resource that its device plugin hands out
@@ -72,7 +71,7 @@ class GpuVendor:
 
 
 NVIDIA = GpuVendor(
-    name="NVIDIA", product_prefix="NVIDIA", unnamed_product="", whole_gpu=Resource("nvidia.com/gpu"),
+    name="NVIDIA", unnamed_product="", whole_gpu=Resource("nvidia.com/gpu"),
     devices=re.compile(r"nvidia\.com/(gpu(\.shared)?|mig-[0-9a-z.+-]+)"),
     labels=NodeLabels(
         product="nvidia.com/gpu.product", memory="nvidia.com/gpu.memory", count="nvidia.com/gpu.count",
@@ -96,7 +95,7 @@ NVIDIA = GpuVendor(
 )  # fmt: skip
 
 AMD = GpuVendor(
-    name="AMD", product_prefix="AMD", unnamed_product="AMD-GPU", whole_gpu=Resource("amd.com/gpu"),
+    name="AMD", unnamed_product="AMD-GPU", whole_gpu=Resource("amd.com/gpu"),
     devices=re.compile(r"amd\.com/(gpu|[sdtqc]px_nps[1248])"),
     labels=NodeLabels(
         product="amd.com/gpu.product-name",
@@ -134,5 +133,5 @@ def is_gpu_resource(name: str) -> bool:
 
 
 def vendor_of(product: str) -> GpuVendor:
-    """The first vendor where the name shows none: GPU Feature Discovery writes `Tesla-T4`."""
-    return next((vendor for vendor in VENDORS if product.upper().startswith(vendor.product_prefix)), VENDORS[0])
+    """The vendor of a product; the first in the table where the name shows none, as in `Tesla-T4`."""
+    return next((vendor for vendor in VENDORS if product.upper().startswith(vendor.name)), VENDORS[0])
