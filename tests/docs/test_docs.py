@@ -138,3 +138,31 @@ def test_the_manifest_of_the_readme_is_valid(tmp_path: Path) -> None:
     path = tmp_path / "job.yaml"
     path.write_text(manifest)
     assert check(path) == 0
+
+
+def test_the_readme_reports_the_measured_accuracy() -> None:
+    """Its cross-validated rows; the others are in docs/forecast.md, measured by bench/extra.py."""
+    manifest = json.loads((REPOSITORY / "model_artifacts/manifest.json").read_text())
+    timm, cnn, mlp, xmem = (
+        next(entry for entry in manifest["accuracy"] if entry["slice"] == name)
+        for name in ("timm-a100", "gpumemnet-cnn", "gpumemnet-mlp", "xmem")
+    )
+    rows = [row.split(" | ")[1:] for row in README.read_text().splitlines() if row.startswith("| fp32 ")]
+    assert rows == [
+        [f"{timm['rows']:,}", _percent(timm["median_error"], 1), *_bound(timm)],
+        [
+            f"{cnn['rows'] + mlp['rows']:,}",
+            f"{_percent(cnn['median_error'], 1)}, {_percent(mlp['median_error'], 1)}",
+            _bound(cnn)[0],
+            f"{_percent(cnn['over_reservation']['0.05'])}, {_percent(mlp['over_reservation']['0.05'], 1)} |",
+        ],
+        [f"{xmem['rows']:,}", _percent(xmem["median_error"], 1), *_bound(xmem)],
+    ]
+
+
+def _bound(entry: dict[str, Any]) -> list[str]:
+    return [_percent(entry["coverage"]["0.05"]), f"{_percent(entry['over_reservation']['0.05'])} |"]
+
+
+def _percent(share: float, digits: int = 0) -> str:
+    return f"{100 * share:.{digits}f} %"
