@@ -1,4 +1,4 @@
-"""Small stand-ins for the world outside, used instead of patching."""
+"""Small fakes of the outside world, used instead of patching."""
 
 from __future__ import annotations
 
@@ -7,22 +7,19 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from vramcast.app import App, build
 from vramcast.cluster.seam import BindingWrite, BindResult, Fate, PodEvent, Sink, Stats, SyncHealth
 from vramcast.forecast.forecaster import PhysicsForecaster
 from vramcast.names import NodeName, PodUid
-from vramcast.observe.metrics import ClusterView, Metrics
 from vramcast.placement.changes import Change, NodeSeen, NodesListed, PodsListed
 from vramcast.placement.gpus import SHARING_LABEL, NodeGpus, read_node
-from vramcast.placement.ledger import Ledger
-from vramcast.placement.state import ClusterState
-from vramcast.placement.unschedulable import UnschedulablePods
-from vramcast.service import Service, new_service
+from vramcast.service import Service
 from vramcast.settings import Settings, load_settings
 from vramcast.task.pod import PodRecord
 
 
 class FakeCluster:
-    """Remembers what was written; answers binds with the results that a test lines up, or BOUND."""
+    """Records what was written. Answers binds with the results that a test queues, else with BOUND."""
 
     def __init__(self) -> None:
         self.writes: list[BindingWrite] = []
@@ -60,7 +57,7 @@ class FakeCluster:
 
 
 class FakeClock:
-    """Time that passes when a test says so."""
+    """Time passes when a test advances it."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -107,7 +104,7 @@ def shared_pod(name: str, memory: str = "10Gi", **annotations: str) -> dict[str,
     return pod_manifest(name, {"share": "true", "gpu-memory": memory, **annotations})
 
 
-def new_fake_service(
+def new_fake_app(
     nodes: Iterable[NodeGpus] = (),
     *,
     cluster: FakeCluster | None = None,
@@ -115,31 +112,28 @@ def new_fake_service(
     wall: Callable[[], float] | None = None,
     synced: bool = True,
     settings: Settings | None = None,
-) -> Service:
-    """A whole service on a fake cluster; blocking calls run on the spot."""
-    cluster = cluster or FakeCluster()
+) -> App:
+    """Everything, wired as in production, on a fake cluster. Blocking calls run on the spot."""
     settings = settings or load_settings({}, {})
-    forecaster = PhysicsForecaster(settings.default_oom_risk)
-    state = ClusterState(Ledger(hold_ttl_seconds=settings.hold_ttl_seconds), forecaster)
-    unschedulable = UnschedulablePods()
-    metrics = Metrics(
-        state.ledger, lambda: len(unschedulable), lambda: ClusterView(synced=state.synced, stale_seconds=0)
-    )
 
     async def offload(call: Callable[..., Any], *arguments: Any) -> Any:
         await asyncio.sleep(0)
         return call(*arguments)
 
     clock = clock or FakeClock()
-    service = new_service(
-        settings, state, forecaster, cluster, metrics, unschedulable, offload, clock, wall=wall or clock
-    )
-    asyncio.run(service.memory.load())
+    base = PhysicsForecaster(settings.default_oom_risk)
+    app = build(settings, cluster or FakeCluster(), offload, base=base, clock=clock, wall=wall or clock)
+    asyncio.run(app.learned_state.load())
     changes: list[Change] = [NodeSeen(node) for node in nodes]
     if synced:
         changes += listed([node.node.name for node in changes if isinstance(node, NodeSeen)])
-    service.apply(changes)
-    return service
+    app.service.apply(changes)
+    return app
+
+
+def new_fake_service(nodes: Iterable[NodeGpus] = (), **options: Any) -> Service:
+    """The service of `new_fake_app`, which has the options."""
+    return new_fake_app(nodes, **options).service
 
 
 def listed(names: Sequence[NodeName]) -> list[Change]:

@@ -13,10 +13,10 @@ from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.api.client import Client
-from tests.fakes import FakeCluster, new_fake_service, pod_manifest, shared_pod, sharing_node, whole_node
+from tests.fakes import FakeCluster, new_fake_app, new_fake_service, pod_manifest, shared_pod, sharing_node, whole_node
+from vramcast.app import App
 from vramcast.cluster.seam import BindingWrite, BindResult, Fate
-from vramcast.controllers.candidate import Candidate, CandidateTrial
-from vramcast.forecast.forecaster import CalibratedForecaster
+from vramcast.controllers.candidate import Candidate
 from vramcast.forecast.forecast import Source
 from vramcast.forecast.forecaster import PhysicsForecaster
 from vramcast.names import NodeName, PodUid, Product
@@ -173,8 +173,10 @@ def client() -> Client:
     bare = read_node(NodeName("bare"), {}, {}, {})
     nodes = [sharing_node("a", 1), whole_node("w", 1), unreadable, bare]
     settings = load_settings({"hold_wait_seconds": 0, "max_body_mib": 1, "log_level": "error"}, {})
-    client = Client(new_fake_service(nodes, cluster=cluster, settings=settings))
+    app = new_fake_app(nodes, cluster=cluster, settings=settings)
+    client = Client(app.service)
     asyncio.run(live_through_everything(client, cluster))
+    learn_from_every_ending(app)
     return client
 
 
@@ -200,19 +202,20 @@ async def live_through_everything(client: Client, cluster: FakeCluster) -> None:
     await client.send("BREW", "/filter")
     await client.send("GET", "/state")
     await client.send("GET", "/records")
-    measuring = client.service.measuring
-    for ending in Ending:
-        measuring.accuracy.record(outcome(ending))
-    measuring.state.configured = True
-    client.service.learner.calibrator.model_version = "m"
-    for ending in Ending:
-        client.service.learner.calibrator.record(outcome(ending))
-    adapted = CalibratedForecaster(PhysicsForecaster(0.05), None)
-    client.service.learner.trial = trial = CandidateTrial(client.service.settings, adapted, PhysicsForecaster(0.05))
-    trial.candidate = Candidate(PhysicsForecaster(0.05), client.service.learner.calibrator)
-    trial.candidate.comparison.add(outcome(Ending.SUCCEEDED), outcome(Ending.OOM))
     # Counted in mode observe alone.
     client.service.metrics.observed_placements.labels(Reason.FITS.label).inc()
+
+
+def learn_from_every_ending(app: App) -> None:
+    tracker, calibrator, trial = app.service.tracker, app.learner.calibrator, app.learner.trial
+    tracker.telemetry.configured = True
+    calibrator.model_version = "m"
+    for ending in Ending:
+        tracker.accuracy.record(outcome(ending))
+        calibrator.record(outcome(ending))
+    assert trial is not None
+    trial.candidate = Candidate(PhysicsForecaster(0.05), calibrator)
+    trial.candidate.comparison.add(outcome(Ending.SUCCEEDED), outcome(Ending.OOM))
 
 
 def outcome(ending: Ending, family: str = "cnn", product: str = "NVIDIA-L40S") -> Outcome:
@@ -316,7 +319,7 @@ def test_reasons_keep_their_words() -> None:
 def test_products_and_families_from_anywhere_stay_a_bounded_number_of_series() -> None:
     service = new_fake_service()
     for number in range(300):
-        service.measuring.accuracy.record(outcome(Ending.SUCCEEDED, f"family-{number}", f"product-{number}"))
+        service.tracker.accuracy.record(outcome(Ending.SUCCEEDED, f"family-{number}", f"product-{number}"))
     client = Client(service)
     assert values(client, "family") == {"unknown", "other"}
     assert len(values(client, "product")) <= 81
@@ -324,11 +327,11 @@ def test_products_and_families_from_anywhere_stay_a_bounded_number_of_series() -
 
 
 def test_cells_stay_a_bounded_number_of_series_whatever_pods_claim() -> None:
-    service = new_fake_service()
-    service.learner.calibrator.model_version = "m"
+    app = new_fake_app()
+    app.learner.calibrator.model_version = "m"
     for number in range(300):
-        service.learner.calibrator.record(outcome(Ending.SUCCEEDED, f"family-{number}", f"product-{number}"))
-    client = Client(service)
+        app.learner.calibrator.record(outcome(Ending.SUCCEEDED, f"family-{number}", f"product-{number}"))
+    client = Client(app.service)
     assert values(client, "family") == {"unknown"}
     assert len(values(client, "product")) == MAX_CELLS
 

@@ -1,19 +1,20 @@
-"""Wiring: the one place where the parts meet, and the life of the process."""
+"""Builds everything in one place, and runs it until the process is told to stop."""
 
 from __future__ import annotations
 
 import asyncio
 import ctypes
 import gc
-import secrets
 import signal
 import socket
 import ssl
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
 from typing import Any, cast
 
 import structlog
@@ -25,28 +26,33 @@ from vramcast.api.http import HttpApp
 from vramcast.api.one_write import OneWriteProtocol
 from vramcast.cluster.seam import Cluster
 from vramcast.cluster.sources import choose_telemetry
-from vramcast.controllers.candidate import CandidateTrial, keep_trying
+from vramcast.controllers.candidate import CandidateTrial, run_trial
 from vramcast.controllers.leadership import LeaderElectionApi, LeaseFollower, lease_reader
 from vramcast.controllers.learning import Learner
 from vramcast.controllers.maintenance import maintain
-from vramcast.controllers.persistence import ConfigMapApi
+from vramcast.controllers.persistence import ConfigMapApi, LearnedState
 from vramcast.controllers.takeover import take_over
 from vramcast.controllers.telemetry import keep_polling
 from vramcast.errors import InvalidInput, InvalidTask
-from vramcast.forecast.adapted import AdaptedForecaster
 from vramcast.forecast.forecast import Forecaster
+from vramcast.forecast.forecaster import CachingForecaster, CalibratedForecaster
 from vramcast.forecast.model import choose_forecaster
 from vramcast.names import Product
-from vramcast.observe.metrics import ClusterView, Metrics
+from vramcast.observe.accuracy import AccuracyCollector
+from vramcast.observe.calibration import CalibrationCollector
+from vramcast.observe.comparison import CandidateCollector
+from vramcast.observe.detail import DetailCollector
+from vramcast.observe.metrics import ClusterView, Metrics, StateCollector
+from vramcast.outcomes.calibration import Calibrator
+from vramcast.outcomes.run_tracker import RunTracker
 from vramcast.placement.changes import Change
 from vramcast.placement.ledger import Ledger
 from vramcast.placement.state import ClusterState
-from vramcast.placement.unschedulable import UnschedulablePods
-from vramcast.service import ForecastAhead, Service, new_service
-from vramcast.settings import InvalidSettings, Settings
+from vramcast.service import ForecastAhead, Leadership, News, NoElection, Offload, Service
+from vramcast.settings import CalibrationMode, InvalidSettings, Settings
 from vramcast.task.task import Task
 
-# Go's client keeps idle connections for 90 s and does not repeat a POST: closing earlier here means a lost call there.
+# Go's client keeps idle connections for 90 s and does not retry a POST. Closing earlier here would lose a call there.
 KEEP_ALIVE_SECONDS = 120
 _SEND_BUFFER_BYTES = 2 << 20
 
@@ -57,90 +63,91 @@ log = structlog.get_logger("vramcast")
 
 
 class AddressInUse(InvalidInput):
-    """Somebody else listens there."""
+    """Another process listens there."""
 
 
-def build_service(
-    settings: Settings, cluster: Cluster, executor: ThreadPoolExecutor, clock: Callable[[], float] = time.monotonic
-) -> Service:
-    """Every part, connected. `count_devices`: on a static cluster nobody else counts the GPUs."""
-    ledger = Ledger(
-        hold_ttl_seconds=settings.hold_ttl_seconds,
-        count_devices=settings.cluster is not None,
-        seed=secrets.randbits(63),
-    )
-    chosen = choose_forecaster(
+@dataclass(frozen=True, slots=True)
+class App:
+    service: Service
+    learner: Learner
+    learned_state: LearnedState
+
+
+def build(
+    settings: Settings, cluster: Cluster, offload: Offload, *, base: CachingForecaster | None = None,
+    forecast_ahead: Callable[[Forecaster], ForecastAhead] | None = None,
+    clock: Callable[[], float] = time.monotonic, wall: Callable[[], float] = time.time,
+) -> App:  # fmt: skip
+    """Every part, connected. `base`: the forecaster, if it is not the artifact of the settings.
+
+    `clock` is monotonic; `wall` is the time of day in seconds since the epoch.
+    """
+    base = base or choose_forecaster(
         settings.artifact, settings.default_oom_risk, physics_if_unusable=settings.physics_if_unusable
     )
-    learner = Learner(chosen.version, settings.calibration)
-    forecaster = AdaptedForecaster(chosen, learner.applied)
-    learner.trial = CandidateTrial(settings, forecaster, chosen)
-    # Before what was learned is read: that may say that the candidate is active.
-    learner.trial.poll()
+    calibrator = Calibrator(base.version)
+    calibrates = settings.calibration is not CalibrationMode.OFF
+    forecaster = CalibratedForecaster(base, calibrator if calibrates else None)
+    trial = CandidateTrial(settings, forecaster, base)
+    # Before the learned state is read: it may name the candidate as the active model.
+    trial.load_now()
+    learner = Learner(calibrator, settings.calibration, trial)
+
+    # Only a static cluster has nobody else who counts devices.
+    ledger = Ledger(hold_ttl_seconds=settings.hold_ttl_seconds, count_devices=settings.cluster is not None)
     state = ClusterState(ledger, forecaster, learner.floor_mib)
-    unschedulable = UnschedulablePods()
-
-    async def offload(call: Callable[..., Any], *arguments: Any) -> Any:
-        return await asyncio.get_running_loop().run_in_executor(executor, call, *arguments)
-
-    metrics = Metrics(ledger, lambda: len(unschedulable), lambda: _view(service, cluster, state))
-    service = new_service(
-        settings, state, forecaster, cluster, metrics, unschedulable, offload, clock, _forecasting_thread(forecaster),
-        learner,
+    tracker = RunTracker(
+        wall, state.product_of, state.forecast_of, gap_seconds=settings.telemetry_stale_seconds,
+        lag_seconds=settings.telemetry_lag_seconds, pod_values=settings.telemetry_pod_values,
+        records_kept=settings.records_kept,
     )  # fmt: skip
-    if settings.calibration_config_map is not None:
-        _keep_learned(service, settings.calibration_config_map)
-    if settings.leader_lease is not None:
-        service.leadership = _follower(service, settings.leader_lease)
-    return service
+
+    leadership = _leadership(settings, cluster, offload)
+    learned_state = LearnedState(
+        {"calibration": learner, "accuracy": tracker.accuracy}, offload, clock,
+        config_maps=_config_maps(settings, cluster), place=settings.calibration_config_map or "/",
+        save_seconds=settings.calibration_save_seconds, leading=lambda: leadership.leading,
+    )  # fmt: skip
+    service = Service(
+        settings, cluster, state, forecaster, tracker, Metrics(), leadership, News(), offload, clock,
+        forecast_ahead=(forecast_ahead or (lambda _: lambda _task, _products: None))(forecaster),
+        learn=learner.record, may_count=lambda: leadership.leading and learned_state.loaded,
+    )  # fmt: skip
+    _register_collectors(service, learner, learned_state)
+    return App(service, learner, learned_state)
 
 
-def _forecasting_thread(forecaster: Forecaster) -> ForecastAhead:
-    """One thread: a crowd of new tasks takes turns there, instead of the scheduler's calls waiting for them."""
-    thread = ThreadPoolExecutor(1, thread_name_prefix="forecast")
-
-    def forecast(task: Task, products: Sequence[Product]) -> None:
-        # A task that cannot be forecast is told to its pod when the scheduler asks.
-        with suppress(InvalidTask):
-            for product in products:
-                forecaster.forecast(task, product)
-
-    def forecast_ahead(task: Task, products: Sequence[Product]) -> None:
-        with suppress(RuntimeError):  # the process is about to end
-            thread.submit(forecast, task, products)
-
-    return forecast_ahead
-
-
-def _keep_learned(service: Service, place: str) -> None:
-    if not isinstance(service.cluster, ConfigMapApi):
-        raise InvalidInput("setting calibration_config_map needs a Kubernetes cluster: a static one has no ConfigMap")
-    memory = service.memory
-    memory.config_maps, memory.place = service.cluster, place
-    memory.save_seconds = service.settings.calibration_save_seconds
-    memory.leading = lambda: service.leadership.leading
-
-
-def _follower(service: Service, lease: str) -> LeaseFollower:
-    election_api = service.cluster
-    if not isinstance(election_api, LeaderElectionApi):
+def _leadership(settings: Settings, cluster: Cluster, offload: Offload) -> Leadership:
+    if settings.leader_lease is None:
+        return NoElection()
+    if not isinstance(cluster, LeaderElectionApi):
         raise InvalidInput("setting leader_lease needs a Kubernetes cluster: a static one has no Lease")
-    poll = lease_reader(election_api, lease, service.offload)
-    identity = service.settings.leader_identity or socket.gethostname()
-
-    async def become_leader() -> None:
-        await take_over(service, election_api)
-        # What the one before had learned by its end is newer than what was read here at the start.
-        await service.memory.load()
-
-    return LeaseFollower(poll, identity, become_leader)
+    read_lease = lease_reader(cluster, settings.leader_lease, offload)
+    return LeaseFollower(read_lease, settings.leader_identity or socket.gethostname())
 
 
-def _view(service: Service, cluster: Cluster, state: ClusterState) -> ClusterView:
-    health = cluster.health()
-    stats = cluster.stats()
+def _config_maps(settings: Settings, cluster: Cluster) -> ConfigMapApi | None:
+    if settings.calibration_config_map is None:
+        return None
+    if not isinstance(cluster, ConfigMapApi):
+        raise InvalidInput("setting calibration_config_map needs a Kubernetes cluster: a static one has no ConfigMap")
+    return cluster
+
+
+def _register_collectors(service: Service, learner: Learner, learned_state: LearnedState) -> None:
+    registry = service.metrics.registry
+    registry.register(StateCollector(service.state, lambda: _cluster_view(service)))
+    registry.register(AccuracyCollector(service.tracker, service.may_count))
+    registry.register(CalibrationCollector(lambda: learner.view(learned_state, counting=service.may_count())))
+    registry.register(CandidateCollector(learner.trial_view))
+    if service.settings.detail_metrics:
+        registry.register(DetailCollector(service.state.ledger, service.tracker))
+
+
+def _cluster_view(service: Service) -> ClusterView:
+    health, stats = service.cluster.health(), service.cluster.stats()
     return ClusterView(
-        synced=state.synced,
+        synced=service.state.synced,
         stale_seconds=health.stale_seconds,
         watch_events=stats.events,
         watch_lists=stats.lists,
@@ -150,19 +157,8 @@ def _view(service: Service, cluster: Cluster, state: ClusterState) -> ClusterVie
     )
 
 
-def keep_freed_memory() -> None:
-    """Answers for thousands of nodes are hundreds of kilobytes, and so are the arrays behind them. glibc would give
-    each back to the kernel after use, and the next call would page it in again: half of a call's time, measured."""
-    try:
-        mallopt = ctypes.CDLL(None).mallopt
-    except (OSError, AttributeError):
-        return  # another C library, with other habits
-    for parameter, size_bytes in _MALLOC_OPTIONS.items():
-        mallopt(parameter, size_bytes)
-
-
 def run(settings: Settings, cluster: Cluster, ready: Callable[[str], None] | None = None) -> None:
-    """Serve until SIGTERM or SIGINT; requests under way are finished first."""
+    """Serve until SIGTERM or SIGINT. Requests under way are finished first."""
     _check_tls(settings)
     keep_freed_memory()
     listeners = [_listen(settings.host, settings.port, "settings host, port")]
@@ -175,10 +171,15 @@ def run(settings: Settings, cluster: Cluster, ready: Callable[[str], None] | Non
 async def _serve(
     settings: Settings, cluster: Cluster, listeners: list[socket.socket], ready: Callable[[str], None] | None
 ) -> None:
-    """The verbs on the first listener; on the second, if there is one, metrics and probes alone, without TLS."""
+    """The verbs on the first listener. On the second, if there is one, only metrics and probes, without TLS."""
     loop = asyncio.get_running_loop()
     with ThreadPoolExecutor(settings.bind_workers, thread_name_prefix="offload") as executor:
-        service = build_service(settings, cluster, executor)
+
+        async def offload(call: Callable[..., Any], *arguments: Any) -> Any:
+            return await loop.run_in_executor(executor, call, *arguments)
+
+        app = build(settings, cluster, offload, forecast_ahead=_forecasting_thread)
+        service = app.service
         servers = [
             _Server(_server_config(settings, HttpApp(service), **_tls(settings))),
             _Server(_server_config(settings, HttpApp(service, probes_only=True))),
@@ -190,16 +191,8 @@ async def _serve(
         scheme = "https" if settings.tls_cert_file else "http"
         url = f"{scheme}://{_address(settings.host, settings.port)}"
         log.info("serving", url=url, version=__version__)
-        await service.memory.load()
-        tasks = [
-            asyncio.create_task(maintain(service)),
-            asyncio.create_task(keep_polling(service, choose_telemetry(settings))),
-            asyncio.create_task(service.memory.keep()),
-            *_trial_tasks(service),
-            asyncio.create_task(_when_synced(service, url, ready)),
-        ]
-        if isinstance(service.leadership, LeaseFollower):
-            tasks.append(asyncio.create_task(service.leadership.follow()))
+        await app.learned_state.load()
+        tasks = [asyncio.create_task(loop_) for loop_ in (*_controllers(app), _when_synced(service, url, ready))]
         try:
             pairs = zip(servers, listeners, strict=False)
             await asyncio.gather(*(server.serve(sockets=[listener]) for server, listener in pairs))
@@ -207,25 +200,67 @@ async def _serve(
             log.info("stopping")
             for task in tasks:
                 task.cancel()
-            await service.memory.save()
+            await app.learned_state.save()
             cluster.stop()
 
 
-def _trial_tasks(service: Service) -> list[asyncio.Task[None]]:
-    """Of several replicas the one that counts outcomes promotes; the others read of it when they take over."""
-    learner = service.learner
+def _controllers(app: App) -> list[Coroutine[Any, Any, None]]:
+    """Everything that runs by itself, one loop each."""
+    service, learner = app.service, app.learner
 
     def promote() -> None:
-        if service.may_count:
+        # The replica that counts outcomes promotes. The others read of it when they take over.
+        if service.may_count():
             learner.promote()
 
-    if learner.trial is None:
-        return []
-    return [asyncio.create_task(keep_trying(learner.trial, learner.teach, promote, service.offload))]
+    loops = [
+        maintain(service),
+        keep_polling(service, choose_telemetry(service.settings)),
+        app.learned_state.keep(),
+    ]
+    if learner.trial is not None:
+        loops.append(run_trial(learner.trial, learner.teach, promote, service.offload))
+    if isinstance(service.leadership, LeaseFollower) and isinstance(service.cluster, LeaderElectionApi):
+        loops.append(service.leadership.follow(partial(_become_leader, app, service.cluster)))
+    return loops
+
+
+async def _become_leader(app: App, election_api: LeaderElectionApi) -> None:
+    await take_over(app.service, election_api)
+    # The former leader's last write is newer than what was read at the start.
+    await app.learned_state.load()
+
+
+def _forecasting_thread(forecaster: Forecaster) -> ForecastAhead:
+    """One thread: many new tasks queue there instead of delaying the scheduler's calls."""
+    thread = ThreadPoolExecutor(1, thread_name_prefix="forecast")
+
+    def forecast(task: Task, products: Sequence[Product]) -> None:
+        # If a task cannot be forecast, the pod gets an Event when the scheduler asks about it.
+        with suppress(InvalidTask):
+            for product in products:
+                forecaster.forecast(task, product)
+
+    def forecast_ahead(task: Task, products: Sequence[Product]) -> None:
+        with suppress(RuntimeError):  # the process is stopping
+            thread.submit(forecast, task, products)
+
+    return forecast_ahead
+
+
+def keep_freed_memory() -> None:
+    """Answers for thousands of nodes, and the arrays behind them, are hundreds of kilobytes. By default glibc returns
+    each to the kernel after use, and the next call pages it in again: half of a call's time, measured."""
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (OSError, AttributeError):
+        return  # not glibc
+    for parameter, size_bytes in _MALLOC_OPTIONS.items():
+        mallopt(parameter, size_bytes)
 
 
 class _Inbox:
-    """From the watches' threads to the loop's, in order: one wake-up for all that came while the loop was busy."""
+    """Passes changes from the watch threads to the event loop, in order, with one wake-up per batch."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, apply: Callable[[Sequence[Change]], None]) -> None:
         self._loop = loop
@@ -249,7 +284,7 @@ class _Inbox:
 async def _when_synced(service: Service, url: str, ready: Callable[[str], None] | None) -> None:
     while not service.state.synced:
         await service.news.wait(1.0)
-    # What was listed lives as long as the process: the collector need not look at it again and again.
+    # The listed objects live as long as the process: keep the garbage collector from scanning them again.
     gc.collect()
     gc.freeze()
     nodes = len(service.state.ledger.nodes)
@@ -259,7 +294,7 @@ async def _when_synced(service: Service, url: str, ready: Callable[[str], None] 
 
 
 class _Server(uvicorn.Server):
-    """Signals are ours: uvicorn would raise them again after its own end, before the watches are stopped."""
+    """We handle signals: uvicorn would raise them again when it ends, before the watches are stopped."""
 
     @contextmanager
     def capture_signals(self) -> Any:
@@ -284,7 +319,7 @@ def _server_config(settings: Settings, app: HttpApp, **tls: Any) -> uvicorn.Conf
         server_header=False,
         proxy_headers=False,
         timeout_keep_alive=KEEP_ALIVE_SECONDS,
-        # A number of seconds like any other, whatever uvicorn's annotation says.
+        # uvicorn's annotation wants an int; its code takes any number of seconds.
         timeout_graceful_shutdown=cast(int, settings.shutdown_grace_seconds),
         **tls,
     )
@@ -303,11 +338,10 @@ def _listen(host: str, port: int, named: str) -> socket.socket:
     try:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         listener = socket.create_server((host, port), family=family, backlog=2048)
-        # Accepted connections inherit it: an answer for thousands of nodes leaves in one piece, instead of waiting
-        # for the scheduler to read its first part.
+        # Accepted connections inherit this buffer, so an answer for thousands of nodes leaves in one piece.
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER_BYTES)
         return listener
-    except (OSError, UnicodeError) as error:  # UnicodeError: a name that DNS could not carry
+    except (OSError, UnicodeError) as error:  # UnicodeError: a host name that DNS cannot carry
         raise AddressInUse(f"cannot listen on {_address(host, port)} ({named}): {error}") from None
 
 
@@ -316,13 +350,13 @@ def _address(host: str, port: int) -> str:
 
 
 def _check_tls(settings: Settings) -> None:
-    """Before anything starts: uvicorn would find out late, and say it with a traceback."""
+    """Before anything starts: uvicorn would fail late and with a traceback."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     cert, key, client_ca = settings.tls_cert_file, settings.tls_key_file, settings.tls_client_ca_file
     place = f"tls_cert_file {cert}, tls_key_file {key}"
     try:
         if cert and key:
-            # An empty password, because OpenSSL would ask for one on the terminal.
+            # An empty password, because OpenSSL would prompt for one on the terminal.
             context.load_cert_chain(cert, key, password=lambda: "")
         place = f"tls_client_ca_file {client_ca}"
         if client_ca:

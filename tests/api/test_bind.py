@@ -111,10 +111,10 @@ def test_after_a_restart_between_filter_and_bind_the_pod_is_read(client: Client)
 
 
 def test_a_pod_that_is_gone_or_another_of_its_name_is_not_bound(client: Client) -> None:
-    assert "does not exist any more" in client.place(shared_pod("p"), "a")
+    assert "no longer exists" in client.place(shared_pod("p"), "a")
     client.cluster.pods["default/p"] = to_record(msgspec.convert(shared_pod("p"), Pod))
     reborn = shared_pod("p") | {"metadata": {**shared_pod("p")["metadata"], "uid": "another"}}
-    assert "does not exist any more" in client.place(reborn, "a")
+    assert "no longer exists" in client.place(reborn, "a")
     assert client.cluster.writes == []
 
 

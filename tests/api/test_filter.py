@@ -168,7 +168,7 @@ def test_without_news_for_too_long_nothing_is_promised() -> None:
     cluster = FakeCluster()
     client = Client(new_fake_service([sharing_node("a")], cluster=cluster))
     cluster.stale_seconds = 61
-    assert "no news from the API server for 61 s" in asyncio.run(client.filter(shared_pod("p"), ["a"]))["Error"]
+    assert "not heard from the API server for 61 s" in asyncio.run(client.filter(shared_pod("p"), ["a"]))["Error"]
     assert client.request("GET", "/readyz").status == 503
 
 

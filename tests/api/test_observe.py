@@ -30,7 +30,7 @@ def test_every_node_passes_whatever_the_pod_needs_and_nothing_is_held(world: Wor
         answer = asyncio.run(world.client.filter(pod, ["a", "unheard-of"]))
         assert answer["NodeNames"] == ["a", "unheard-of"], answer
     assert len(world.service.state.ledger.holds) == 0
-    assert len(world.service.unschedulable) == 0
+    assert len(world.service.state.unschedulable) == 0
 
 
 def test_it_passes_even_while_the_cluster_is_not_known(world: World) -> None:

@@ -33,7 +33,7 @@ def test_one_replica_leads_and_the_other_refuses_to_decide(api: Api, new_replica
     (other,) = [replica for replica in replicas if replica is not leader]
     assert not other.leading
     question = {"Pod": shared_pod("asked", "1Gi"), "NodeNames": []}
-    assert "stands by" in httpx.post(f"{other.url}/filter", json=question).json()["Error"]
+    assert "on standby" in httpx.post(f"{other.url}/filter", json=question).json()["Error"]
     assert not httpx.post(f"{leader.url}/filter", json=question).json().get("Error")
 
 
@@ -91,7 +91,7 @@ def test_a_bind_of_a_paused_leader_that_arrives_after_the_takeover_is_refused(
         paused.resume()
         eventually(lambda: not paused.leading, what="the paused one to see that it leads no more")
         question = {"Pod": api.pod("late"), "NodeNames": ["only"]}
-        assert "stands by" in httpx.post(f"{paused.url}/filter", json=question).json()["Error"]
+        assert "on standby" in httpx.post(f"{paused.url}/filter", json=question).json()["Error"]
         history = recorder.sync()
     history.assert_sound()
     assert [event.state.name for event in history.bindings()] == ["urgent"]

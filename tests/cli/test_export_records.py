@@ -43,7 +43,7 @@ def world() -> World:
     return world
 
 
-def test_what_was_observed_is_read_as_records_of_training(world: World, tmp_path: Path) -> None:
+def test_an_export_is_read_as_training_records(world: World, tmp_path: Path) -> None:
     assert write_records(records_of(world), tmp_path).added == 2
     summary, profiled = read_records(tmp_path)
     assert (summary.measured_mib, summary.outcome, summary.product) == (
@@ -60,7 +60,7 @@ def test_what_was_observed_is_read_as_records_of_training(world: World, tmp_path
     assert (profiled.family, profiled.task.parameters) == (Architecture.CNN, traced_cnn()["parameters"])
 
 
-def test_a_second_export_adds_what_is_new(world: World, tmp_path: Path) -> None:
+def test_a_second_export_adds_the_new_runs(world: World, tmp_path: Path) -> None:
     write_records(records_of(world), tmp_path)
     again = write_records(records_of(world), tmp_path)
     assert (again.added, again.known) == (0, 2)
@@ -70,7 +70,7 @@ def test_a_second_export_adds_what_is_new(world: World, tmp_path: Path) -> None:
     assert len(list((tmp_path / "profiles").iterdir())) == 1
 
 
-def test_records_do_not_say_whose_runs_they_were_unless_asked(world: World, tmp_path: Path) -> None:
+def test_records_contain_pod_names_only_on_request(world: World, tmp_path: Path) -> None:
     write_records(records_of(world), tmp_path / "a")
     assert "profiled" not in (tmp_path / "a" / "measurements.csv").read_text()
     write_records(records_of(world, "?names=true"), tmp_path / "b")
@@ -78,7 +78,7 @@ def test_records_do_not_say_whose_runs_they_were_unless_asked(world: World, tmp_
         assert [row["pod"] for row in csv.DictReader(file)] == ["default/summary", "default/profiled"]
 
 
-def test_a_run_that_died_beside_others_is_a_floor_and_one_that_was_stopped_too(tmp_path: Path) -> None:
+def test_an_oom_on_a_shared_gpu_and_a_failed_run_are_floors(tmp_path: Path) -> None:
     world = World()
     run_pod(world, "died", SUMMARY, 3_000.0, phase="Failed", message="CUDA out of memory", exit_code=1)
     run_pod(world, "failed", SUMMARY, 1_500.0, phase="Failed", exit_code=3)
@@ -89,7 +89,7 @@ def test_a_run_that_died_beside_others_is_a_floor_and_one_that_was_stopped_too(t
     assert failed.measured_mib == 1_500.0
 
 
-def test_a_restart_measures_again_what_the_cluster_still_has_and_counts_nobody_twice() -> None:
+def test_a_restart_measures_finished_pods_again_and_counts_none_twice() -> None:
     clock = FakeClock()
     world = World(FinishedCluster(), clock)
     run_pod(world, "p", SUMMARY, 3_000.0)
@@ -103,13 +103,13 @@ def test_a_restart_measures_again_what_the_cluster_still_has_and_counts_nobody_t
     assert world.recorded == []
 
 
-def test_a_directory_of_other_records_is_not_written_into(world: World, tmp_path: Path) -> None:
+def test_a_directory_with_other_records_is_refused(world: World, tmp_path: Path) -> None:
     (tmp_path / "measurements.csv").write_text("source,profile\n")
     with pytest.raises(InvalidInput, match="a directory of its own"):
         write_records(records_of(world), tmp_path)
     assert "run" in COLUMNS
 
 
-def test_nobody_there_is_a_clear_error() -> None:
+def test_a_service_that_does_not_answer_is_a_clear_error() -> None:
     with pytest.raises(RecordsUnavailable, match="is it the address of a running vramcast"):
         fetch_records("http://127.0.0.1:9", Credentials(), named=False)

@@ -6,7 +6,6 @@ import asyncio
 import json
 import shutil
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,13 +15,10 @@ from tests.api.client import Client
 from tests.fakes import FakeCluster
 from tests.outcomes.laws import LAWS, Run, runs
 
-from vramcast.app import build_service
-from vramcast.controllers.candidate import CandidateTrial
-from vramcast.controllers.learning import Learner
-from vramcast.forecast.forecaster import CalibratedForecaster
-from vramcast.forecast.forecast import UNADJUSTED
+from vramcast.app import build
 from vramcast.forecast.catalog import builtin_artifact
-from vramcast.forecast.model import MANIFEST, MODEL, ModelForecaster, choose_forecaster
+from vramcast.forecast.forecast import UNADJUSTED
+from vramcast.forecast.model import MANIFEST, MODEL, ModelForecaster
 from vramcast.names import PodUid, Product
 from vramcast.outcomes.comparison import Standing
 from vramcast.outcomes.outcome import Outcome
@@ -55,16 +51,13 @@ def write_candidate(directory: Path, version: str = "candidate-1", *, width: flo
 
 
 class Stage:
-    """A learner with its shadow, and outcomes that follow what the active model says."""
+    """A learner with a candidate on trial, and outcomes that follow the active model's forecasts."""
 
     def __init__(self, directory: Path, **settings: Any) -> None:
         flags = {"candidate_artifact": str(directory), "candidate_outcomes": 30, **settings}
-        made = load_settings(flags, {})
-        home = choose_forecaster(made.artifact, made.default_oom_risk, physics_if_unusable=False)
-        self.learner = Learner(home.version, made.calibration)
-        self.forecaster = CalibratedForecaster(home, self.learner.applied)
-        self.trial = self.learner.trial = CandidateTrial(made, self.forecaster, home)
-        self.trial.poll()
+        app = build(load_settings(flags, {}), FakeCluster(), offload)
+        assert app.learner.trial is not None
+        self.learner, self.trial, self.forecaster = app.learner, app.learner.trial, app.service.forecaster
 
     def live(self, count: int, more: float = 1.0, seed: int = 1) -> None:
         for run in runs(LAWS[0], seed, count):
@@ -276,23 +269,22 @@ def test_every_promotion_and_comparison_is_a_change_to_keep(directory: Path) -> 
 
 def test_the_metrics_show_both(directory: Path) -> None:
     settings = load_settings({"candidate_artifact": str(directory)}, {})
-    with ThreadPoolExecutor(1) as executor:
-        service = build_service(settings, FakeCluster(), executor)
-        trial = service.learner.trial
-        assert trial is not None
-        assert isinstance(trial.active, ModelForecaster)
-        task = TASKS[0]
-        said = service.forecaster.forecast(task, A100)
-        outcome = Outcome(
-            PodUid("u"), "ns/p", "", "f", said.family, task.level, A100, said.model_version, said.risk,
-            said.median_bytes, said.bound_bytes, said.median_bytes, Ending.SUCCEEDED, 0.0,
-        )  # fmt: skip
-        service.learner.record(replace(outcome, peak_bytes=round(outcome.median_bytes * 1.01)), task)
-        asyncio.run(trial.compare_waiting(offload, service.learner.teach))
-        client = Client(service)
-        for role in ("active", "candidate"):
-            assert client.metric(f'vramcast_comparison_outcomes{{role="{role}"}}') == 1
-            assert client.metric(f'vramcast_comparison_error_ratio{{role="{role}"}}') == pytest.approx(0.01, abs=1e-3)
-        assert client.metric('vramcast_candidate_standing{standing="waiting"}') == 1
-        info = 'vramcast_model_info{role="candidate",source="model",version="candidate-1"}'
-        assert client.metric(info) == 1
+    app = build(settings, FakeCluster(), offload)
+    trial = app.learner.trial
+    assert trial is not None
+    assert isinstance(trial.active, ModelForecaster)
+    task = TASKS[0]
+    forecast = app.service.forecaster.forecast(task, A100)
+    outcome = Outcome(
+        PodUid("u"), "ns/p", "", "f", forecast.family, task.level, A100, forecast.model_version, forecast.risk,
+        forecast.median_bytes, forecast.bound_bytes, forecast.median_bytes, Ending.SUCCEEDED, 0.0,
+    )  # fmt: skip
+    app.learner.record(replace(outcome, peak_bytes=round(outcome.median_bytes * 1.01)), task)
+    asyncio.run(trial.compare_waiting(offload, app.learner.teach))
+    client = Client(app.service)
+    for role in ("active", "candidate"):
+        assert client.metric(f'vramcast_comparison_outcomes{{role="{role}"}}') == 1
+        assert client.metric(f'vramcast_comparison_error_ratio{{role="{role}"}}') == pytest.approx(0.01, abs=1e-3)
+    assert client.metric('vramcast_candidate_standing{standing="waiting"}') == 1
+    info = 'vramcast_model_info{role="candidate",source="model",version="candidate-1"}'
+    assert client.metric(info) == 1

@@ -25,12 +25,12 @@ class Election:
         self.lease: Lease | None = None
         self.takeovers = 0
         self.fails = False
-        self.follower = LeaseFollower(self._poll, "host-a", self._take_over, self.clock, patience_seconds=0.01)
+        self.follower = LeaseFollower(self._read_lease, "host-a", self.clock, patience_seconds=0.01)
 
-    async def _poll(self) -> Lease | None:
+    async def _read_lease(self) -> Lease | None:
         return self.lease
 
-    async def _take_over(self) -> None:
+    async def take_over(self) -> None:
         assert not self.follower.leading, "nothing may be decided before the takeover is done"
         if self.fails:
             raise WorldUnavailable("the API server is away")
@@ -39,7 +39,7 @@ class Election:
     async def see(self, lease: Lease | None, after_seconds: float = 1.0) -> bool:
         self.clock.now += after_seconds
         self.lease = lease
-        await self.follower.observe()
+        await self.follower.poll(self.take_over)
         return self.follower.leading
 
 
@@ -91,7 +91,7 @@ def test_without_a_renewal_the_lead_ends_before_another_can_have_it() -> None:
         election.clock.now += 8.9
         election.follower.check()
         election.clock.now += 0.2
-        with pytest.raises(NotLeading, match="stands by"):
+        with pytest.raises(NotLeading, match="on standby"):
             election.follower.check()
 
     run(story)
@@ -152,7 +152,7 @@ def test_a_question_waits_a_moment_for_the_lease_to_show() -> None:
         await election.see(None)
         with pytest.raises(NotLeading):
             await election.follower.await_lead()
-        following = asyncio.create_task(election.follower.follow())
+        following = asyncio.create_task(election.follower.follow(election.take_over))
         election.lease = OURS
         await election.follower.await_lead()
         following.cancel()

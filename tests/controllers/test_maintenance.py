@@ -69,7 +69,7 @@ def test_a_pod_that_was_deleted_while_nobody_watched_is_not_requeued(client: Cli
     client.service.apply([PodsListed(frozenset(), clock.now + 1)])
     clock.now += 100
     assert requeue(client) == []
-    assert len(client.service.unschedulable) == 0
+    assert len(client.service.state.unschedulable) == 0
 
 
 def test_expired_holds_are_counted_and_told(client: Client, clock: FakeClock) -> None:

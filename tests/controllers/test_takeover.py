@@ -11,10 +11,10 @@ from tests.api.client import Client
 from tests.fakes import FakeCluster, new_fake_service, pod_manifest, shared_pod, sharing_node
 
 from vramcast.cluster.objects import Lease
-from vramcast.controllers.leadership import NoElection
 from vramcast.controllers.takeover import take_over
 from vramcast.errors import NotLeading, WorldUnavailable
 from vramcast.names import NodeName, PodUid
+from vramcast.service import NoElection
 from vramcast.task.pod import Assignment, Pod, PodRecord, to_record
 
 
@@ -63,8 +63,8 @@ def room(client: Client) -> list[int]:
 
 
 def taken_over(cluster: FakeElectionApi) -> Client:
-    client = Client(new_fake_service([sharing_node("a", 2)], cluster=cluster))
-    client.service.leadership = Elected()
+    service = new_fake_service([sharing_node("a", 2)], cluster=cluster)
+    client = Client(replace(service, leadership=Elected()))
     asyncio.run(take_over(client.service, cluster))
     return client
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -89,15 +89,16 @@ class World:
         self.start(**settings)
 
     def start(self, **settings: Any) -> None:
-        """Anew: nothing of the last process is left."""
+        """As a new process: nothing of the last one is left."""
         made = load_settings({**SETTINGS, **settings}, {})
-        self.service: Service = new_fake_service(
-            [sharing_node("a", 2)], cluster=self.cluster, clock=self.clock, settings=made
-        )
-        self.service.measuring.state.configured = True
+        service = new_fake_service([sharing_node("a", 2)], cluster=self.cluster, clock=self.clock, settings=made)
+        service.tracker.telemetry.configured = True
         self.recorded: list[Outcome] = []
-        self.service.measuring.recorder = lambda outcome, _task: self.recorded.append(outcome)
-        self.client = Client(self.service)
+        self.use(replace(service, learn=lambda outcome, _task: self.recorded.append(outcome)))
+
+    def use(self, service: Service) -> None:
+        self.service = service
+        self.client = Client(service)
 
     def pass_time(self, seconds: float, *, step: float = 15.0) -> None:
         async def live() -> None:
@@ -467,9 +468,9 @@ def test_what_ended_while_nobody_was_there_is_found_and_counted_once(world: Worl
     world.start()
     world.pass_time(60)
     assert [outcome.peak_bytes for outcome in world.recorded] == [3_500 * MIB]
-    kept = world.service.measuring.accuracy.snapshot()
+    kept = world.service.tracker.accuracy.snapshot()
     world.start()
-    world.service.measuring.accuracy.restore(kept)
+    world.service.tracker.accuracy.restore(kept)
     world.pass_time(60)
     assert world.recorded == []
     assert world.metric("vramcast_outcomes_total") == 1
@@ -489,9 +490,9 @@ def test_counters_survive_in_what_is_stored(world: World) -> None:
         "vramcast_utilization_error_ratio_count",
     )  # fmt: skip
     before = {name: world.metric(name) for name in names}
-    stored = msgspec.json.decode(msgspec.json.encode(world.service.measuring.accuracy.snapshot()))
+    stored = msgspec.json.decode(msgspec.json.encode(world.service.tracker.accuracy.snapshot()))
     world.start()
-    world.service.measuring.accuracy.restore(stored)
+    world.service.tracker.accuracy.restore(stored)
     assert {name: world.metric(name) for name in names} == pytest.approx(before)
 
 
@@ -505,11 +506,11 @@ def test_a_replica_that_does_not_lead_counts_nothing_and_shows_nothing(world: Wo
         def check(self) -> None: ...
 
     pod = world.place("p")
-    world.service.leadership = Follower()
+    world.use(replace(world.service, leadership=Follower(), may_count=lambda: False))
     world.telemetry.used_mib = {0: 1_000.0, 1: 10_240.0}
     free = world.room(1)
     world.pass_time(60)
-    # Unmanaged memory are everybody's business: it may lead the next moment.
+    # Every replica tracks unmanaged memory: it may lead the next moment.
     assert world.room(1) == free - 10_240
     world.finish(pod)
     world.pass_time(60)

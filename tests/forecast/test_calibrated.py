@@ -7,7 +7,7 @@ from dataclasses import replace
 from tests.outcomes.laws import LAWS, finish, runs
 from vramcast.forecast import physics
 from vramcast.forecast.forecast import Forecast
-from vramcast.forecast.forecaster import PART, CalibratedForecaster, PhysicsForecaster
+from vramcast.forecast.forecaster import CALIBRATION_PART, CalibratedForecaster, PhysicsForecaster
 from vramcast.names import Product
 from vramcast.outcomes.calibration import Calibrator
 from vramcast.outcomes.outcome import Outcome
@@ -37,7 +37,7 @@ def _outcome(said: Forecast, number: int, factor: float) -> Outcome:
 def test_a_forecast_tells_what_this_clusters_runs_made_of_it() -> None:
     base = PhysicsForecaster(0.05)
     forecast = CalibratedForecaster(base, taught(1.18)).forecast(TASK, A100)
-    assert forecast.parts[-1].name == PART
+    assert forecast.parts[-1].name == CALIBRATION_PART
     assert "this cluster's runs took 18% more than forecast" in forecast.parts[-1].because
     assert "64 outcomes" in forecast.parts[-1].because
     assert forecast.adjustment.outcomes == 64

@@ -14,7 +14,7 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import NDArray
 
-from vramcast.forecast.adjustment import Adjustment
+from vramcast.forecast.forecast import Adjustment
 from vramcast.names import PodUid, Product
 from vramcast.outcomes.outcome import Outcome
 from vramcast.task.run_status import Ending

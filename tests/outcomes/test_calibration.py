@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from tests.outcomes.laws import LAWS, MODEL, RISK, Law, finish, runs
 
-from vramcast.forecast.adjustment import UNADJUSTED
 from vramcast.forecast.conformal import RISKS
+from vramcast.forecast.forecast import UNADJUSTED
 from vramcast.names import Product
 from vramcast.outcomes.calibration import DEFAULT_TUNING, MAX_CELLS, Calibrator, shifted
 from vramcast.task.run_status import Ending

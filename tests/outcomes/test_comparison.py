@@ -9,8 +9,7 @@ from dataclasses import replace
 import pytest
 from tests.outcomes.laws import LAWS, Law, Run, finish, runs
 
-from vramcast.forecast.adjustment import UNADJUSTED
-from vramcast.forecast.forecast import Forecast, Source
+from vramcast.forecast.forecast import UNADJUSTED, Forecast, Source
 from vramcast.names import Product
 from vramcast.outcomes.comparison import (
     Comparison,

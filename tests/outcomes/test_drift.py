@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from tests.outcomes.laws import LAWS, MODEL, Law, finish, runs
 
-from vramcast.forecast.adjustment import UNADJUSTED
+from vramcast.forecast.forecast import UNADJUSTED
 from vramcast.outcomes.calibration import Calibrator, CellState
 from vramcast.outcomes.drift import LEAST_RUNS, Drift, measure_drift
 from vramcast.task.run_status import Ending

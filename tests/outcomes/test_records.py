@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.outcomes.laws import LAWS, finish, runs
 
-from vramcast.forecast.adjustment import UNADJUSTED
+from vramcast.forecast.forecast import UNADJUSTED
 from vramcast.names import PodUid
 from vramcast.outcomes.outcome import Outcome
 from vramcast.outcomes.records import ObservedRuns, run_json, task_words

@@ -4,8 +4,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vramcast.placement.score import MAX_SCORE, score
-from vramcast.placement.table import Ints
+from vramcast.placement.fit import MAX_SCORE, score
+from vramcast.placement.name_index import Ints
 
 _SIZES = st.integers(0, 1 << 20)
 

@@ -41,6 +41,6 @@ def test_the_metrics_follow_prometheus_conventions(tmp_path: Path) -> None:
     settings = load_settings({"detail_metrics": True}, {})
     service = new_fake_service([sharing_node("a", 1)], settings=settings)
     for ending in Ending:
-        service.measuring.accuracy.record(outcome(ending))
+        service.tracker.accuracy.record(outcome(ending))
     text = Client(service).request("GET", "/metrics").body.decode()
     assert promtool("check", "metrics", directory=tmp_path, text=text) == ""

@@ -61,7 +61,7 @@ def test_devices_are_counted_as_the_scheduler_counts_them(containers: list[Conta
 
 
 def test_a_pod_without_devices_and_annotations_asks_for_nothing() -> None:
-    record = pod({}, ContainerDevices({"cpu": 4, "amd.com/gpu": 1}))
+    record = pod({}, ContainerDevices({"cpu": 4, "example.com/fpga": 1}))
     assert (record.ask, record.task, record.invalid) == (None, None, None)
 
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import msgspec
 import pytest
-
 from tests.cluster.manifests import Json, node, plain_pod, shared_pod
+
 from vramcast.cluster.readers import Node, to_node
 from vramcast.hardware.vendors import SHARED_GPU, WHOLE_GPU
 from vramcast.placement.gpus import NodeGpus

@@ -1,19 +1,19 @@
-"""POST /bind: choose the GPUs on the node that the scheduler chose, and write both down in one go."""
+"""POST /bind: choose GPUs on the node that the scheduler chose, and write both with one Binding."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 from vramcast.api import wire
+from vramcast.api.wire import Reply
 from vramcast.cluster.seam import BindingWrite, BindResult, Fate
 from vramcast.errors import InvalidTask, NotSynced, WorldUnavailable
-from vramcast.forecast.adjustment import UNADJUSTED, Adjustment
-from vramcast.forecast.forecast import Forecast
-from vramcast.names import NodeName, PodUid, Product
+from vramcast.forecast.forecast import UNADJUSTED, Adjustment, Forecast
+from vramcast.names import NodeName, PodUid
 from vramcast.placement.changes import PodSeen
 from vramcast.placement.promises import Demand, Promise, State
 from vramcast.placement.reasons import Reason, reason_text
-from vramcast.service import Reply, Service
+from vramcast.service import Service
 from vramcast.task.pod import PodRecord
 from vramcast.task.quantity import MIB, ceil_mib, format_mib, human_mib
 from vramcast.task.vocabulary import Written
@@ -22,12 +22,12 @@ from vramcast.task.vocabulary import Written
 async def bind_pod(service: Service, body: bytes) -> Reply:
     args = wire.decode_binding(body)
     uid, node = PodUid(args.pod_uid), NodeName(args.node)
-    shown = f"{args.pod_namespace}/{args.pod_name}"
+    key = f"{args.pod_namespace}/{args.pod_name}"
     if service.observes:
-        text = "mode observe binds nothing: take bindVerb out of the scheduler's configuration"
-        return Reply(wire.binding_result(text), shown, node, text, cause="not_bound")
+        text = "mode observe binds nothing: remove bindVerb from the scheduler's configuration"
+        return Reply(wire.binding_result(text), key, node, text, cause="not_bound")
     try:
-        pod = service.recall(uid) or await _read(service, args)
+        pod = service.state.being_placed(uid) or await _read(service, args)
         demand = _described_demand(service, pod)
         fenced = service.leadership.fenced and pod.matters
         write = BindingWrite(uid, args.pod_namespace, args.pod_name, node, {}, pod.resource_version if fenced else "")
@@ -39,23 +39,21 @@ async def bind_pod(service: Service, body: bytes) -> Reply:
             service.check_synced()
             answer = await _bind_described(service, pod, demand, write)
     except (NotSynced, WorldUnavailable, InvalidTask) as error:
-        return Reply(wire.binding_result(str(error)), shown, node, str(error), cause="not_bound")
+        return Reply(wire.binding_result(str(error)), key, node, str(error), cause="not_bound")
     service.news.spread()
     return answer
 
 
 async def _read(service: Service, args: wire.BindingArgs) -> PodRecord:
-    """After a restart in between filter and bind: the API server knows the pod, and so knows what it asks for."""
+    """After a restart between filter and bind, the pod comes from the API server."""
     pod: PodRecord | None = await service.offload(service.cluster.read_pod, args.pod_namespace, args.pod_name)
     if pod is None or pod.uid != args.pod_uid:
-        raise WorldUnavailable(
-            f"pod {args.pod_namespace}/{args.pod_name} with UID {args.pod_uid} does not exist any more"
-        )
+        raise WorldUnavailable(f"pod {args.pod_namespace}/{args.pod_name} with UID {args.pod_uid} no longer exists")
     return pod
 
 
 def _described_demand(service: Service, pod: PodRecord) -> Demand | None:
-    """None: a pod that is bound without a promise, as filter let it pass."""
+    """None: filter let the pod pass without a promise, and so does bind."""
     try:
         demand = service.state.demand(pod)
     except InvalidTask:
@@ -76,35 +74,35 @@ async def _bind_undescribed(service: Service, pod: PodRecord, write: BindingWrit
 
 async def _bind_described(service: Service, pod: PodRecord, demand: Demand, write: BindingWrite) -> Reply:
     ledger = service.state.ledger
-    # An earlier write of the same bind that got no answer: it may come through whatever becomes of this one.
+    # An earlier unconfirmed write for this pod may still succeed, whatever happens to this one.
     repeated = any(promise.uid == pod.uid for promise in ledger.promises_on(write.node))
     taken = ledger.assign(demand, write.node, service.clock())
     if isinstance(taken, Reason):
         service.news.spread()
-        text = reason_text(taken, max(demand.needs_mib.values(), default=0), demand.ask.count, demand.ask.resource)
+        text = reason_text(taken, demand.largest_need_mib, demand.ask.count, demand.ask.resource)
         return Reply(wire.binding_result(f"not bound: {text}"), pod.key, write.node, text, cause="no_room")
-    # The choice is known from here on: the holds on all other nodes are free for whoever waits.
+    # The node is known now, so the holds on all other nodes are free for waiting pods.
     service.news.spread()
     annotations = assignment_annotations(service, pod, taken)
     full = replace(write, annotations=annotations)
     try:
         result: BindResult = await service.offload(service.cluster.bind, full)
     except BaseException:
-        # Cancelled or broken half way: nobody knows what was written.
+        # Cancelled or broken half way: the write may have arrived.
         ledger.mark(taken.uid, taken.node, State.UNCONFIRMED, service.clock())
         raise
     service.metrics.binds.labels(result.fate).inc()
     _record_fate(service, taken, result, repeated=repeated)
     where = _where(taken)
     if result.fate is Fate.BOUND:
-        service.tell_pod(pod, "GpuAssigned", f"{where} on {write.node}", warning=False)
+        service.post_event(pod, "GpuAssigned", f"{where} on {write.node}", warning=False)
     return _answer(result, pod, write.node, where)
 
 
 def _record_fate(service: Service, promise: Promise, result: BindResult, *, repeated: bool) -> None:
     ledger = service.state.ledger
     if result.seen is not None and result.seen.uid == promise.uid and result.seen.node is not None:
-        # It sits somewhere already, perhaps on other GPUs than ours: that is what counts, before ours is withdrawn.
+        # The pod is already bound, perhaps to other GPUs. Count those before ours are withdrawn.
         service.apply([PodSeen(result.seen)])
     match result.fate:
         case Fate.BOUND:
@@ -117,21 +115,22 @@ def _record_fate(service: Service, promise: Promise, result: BindResult, *, repe
             ledger.withdraw(promise.uid, promise.node)
 
 
-def _answer(result: BindResult, pod: PodRecord, node: NodeName, said: str) -> Reply:
+def _answer(result: BindResult, pod: PodRecord, node: NodeName, decision: str) -> Reply:
     if result.fate is Fate.BOUND:
-        return Reply(wire.binding_result(), pod.key, node, said)
+        return Reply(wire.binding_result(), pod.key, node, decision)
     message = f"{result.fate}: {result.message}"
     return Reply(wire.binding_result(message), pod.key, node, message, cause=result.fate)
 
 
 def assignment_annotations(service: Service, pod: PodRecord, promise: Promise) -> dict[str, str]:
-    """What the pod will say about itself: enough to rebuild the promise after a restart."""
+    """The annotations that the Binding adds to the pod: enough to rebuild the promise after a restart."""
     written: dict[str, str] = {}
     if promise.need_mib is not None:
         written[Written.RESERVED_MEMORY] = format_mib(promise.need_mib)
     if promise.gpu_indices:
         written[Written.GPU_INDICES] = ",".join(map(str, promise.gpu_indices))
-    forecast = service.forecast(pod, _product(service, promise))
+    product = service.state.product_on(promise.node, promise.resource)
+    forecast = service.forecaster.forecast(pod.task, product) if pod.task else None
     if forecast is not None:
         written[Written.FORECAST_MEMORY] = format_mib(ceil_mib(forecast.median_bytes))
         written[Written.MODEL_VERSION] = forecast.model_version
@@ -144,17 +143,11 @@ def assignment_annotations(service: Service, pod: PodRecord, promise: Promise) -
 
 
 def _applied(forecast: Forecast, promise: Promise) -> Adjustment:
-    """Against the artifact's own bound, so that the run is judged by it: one that came back was promised more."""
+    """Relative to the artifact's own bound, by which the run is judged. The OOM history may have raised the promise."""
     if promise.need_mib is None or promise.need_mib <= forecast.need_mib:
         return forecast.adjustment
     raised = promise.need_mib * MIB / forecast.bound_bytes
     return replace(forecast.adjustment, bound=round(forecast.adjustment.bound * raised, 4))
-
-
-def _product(service: Service, promise: Promise) -> Product:
-    node = service.state.ledger.nodes.get(promise.node)
-    pool = node.pool(promise.resource) if node else None
-    return pool.product if pool else Product("")
 
 
 def _where(promise: Promise) -> str:

@@ -7,24 +7,26 @@ from collections.abc import Mapping
 import numpy as np
 
 from vramcast.api import wire
+from vramcast.api.wire import Reply
 from vramcast.errors import InvalidTask, NotLeading, NotSynced
 from vramcast.placement.fit import Decision
 from vramcast.placement.promises import Demand
 from vramcast.placement.reasons import Reason, reason_text
-from vramcast.service import Reply, Service
+from vramcast.service import Service
 from vramcast.settings import UndescribedPolicy
 from vramcast.task.pod import PodRecord
 
 
 async def filter_nodes(service: Service, body: bytes) -> Reply:
     args = wire.decode_args(body)
-    pod = service.read(args.pod)
+    state = service.state
+    pod = state.read(args.pod)
     if service.observes or (pod.task is None and pod.invalid is None and pod.ask is None):
-        service.remember(pod)
+        state.begin_placing(pod)
         why = "mode observe" if service.observes else "asks for no GPU"
         return Reply(wire.everything_passes(args), pod.key, decision=f"passes: {why}")
     try:
-        demand = service.state.demand(pod)
+        demand = state.demand(pod)
     except InvalidTask as error:
         return _filter_undescribed(service, args, pod, error)
     if demand is None or (not demand.needs_mib and pod.task is None):
@@ -32,8 +34,9 @@ async def filter_nodes(service: Service, body: bytes) -> Reply:
     try:
         service.check_synced()
         await service.leadership.await_lead()
-        # In this order: who is stopped in between finds its lead over, or its version outdated.
-        pod = service.newest(pod)
+        # The version first, then the check. A process that is paused in between fails the check, or names a version
+        # that the next leader has replaced.
+        pod = state.with_newest_version(pod)
         service.leadership.check()
     except NotSynced as error:
         return Reply(wire.filter_error(str(error)), pod.key, decision=str(error), cause="not_synced")
@@ -43,32 +46,32 @@ async def filter_nodes(service: Service, body: bytes) -> Reply:
 
 
 async def _filter_described(service: Service, args: wire.ExtenderArgs, pod: PodRecord, demand: Demand) -> Reply:
-    ledger = service.state.ledger
-    # Asked again, the scheduler has forgotten what it was told before.
+    state, ledger = service.state, service.state.ledger
+    # A repeated filter call starts over: the scheduler has dropped the nodes of the last one.
     ledger.release_hold(pod.uid)
     asked = wire.ask_board(args, ledger.board)
     decision = ledger.decide(demand, asked.columns)
     if not decision.fits.any() and _worth_waiting(service, decision):
         asked, decision = await _wait_for_holds(service, args, demand)
-    # From here to the end no await: what was seen is what is taken.
+    # No await from here to the end: the room that was read is the room that is taken.
     feasible = int(np.count_nonzero(decision.fits))
-    service.remember(pod)
+    state.begin_placing(pod)
     offered = decision
     if feasible:
-        offered = _take(service, asked, decision, feasible)
-        service.unschedulable.discard(pod.uid)
+        offered = _offer(service, asked, decision, feasible)
+        state.unschedulable.discard(pod.uid)
     else:
-        service.unschedulable.add(pod, service.state.revision, service.clock())
+        state.unschedulable.add(pod, state.revision, service.clock())
     counts = decision.counts() if feasible < len(decision.fits) else {}
     texts = wire.reason_texts(demand, counts)
-    said = _count(service, pod, decision, feasible, counts, texts)
-    # A choice is no verdict on the others, and the scheduler asks for reasons only where nothing fits.
-    told = texts if offered is decision else {}
-    return Reply(wire.filter_result(args, asked, offered.fits, decision.reasons, told), pod.key, decision=said)
+    summary = _count(service, pod, decision, feasible, counts, texts)
+    # The scheduler reads reasons only if no node fits. Nodes that fit and are not offered have none.
+    sent = texts if offered is decision else {}
+    return Reply(wire.filter_result(args, asked, offered.fits, decision.reasons, sent), pod.key, decision=summary)
 
 
-def _take(service: Service, asked: wire.Asked, decision: Decision, feasible: int) -> Decision:
-    """Hold room on the nodes that the scheduler is offered; a simulation gets to see all of them and holds nothing."""
+def _offer(service: Service, asked: wire.Asked, decision: Decision, feasible: int) -> Decision:
+    """Hold room on the nodes that the scheduler is offered. A simulation is offered all nodes and holds nothing."""
     settings, ledger = service.settings, service.state.ledger
     if asked.items is not None and settings.node_cache_capable:
         return decision
@@ -79,22 +82,22 @@ def _take(service: Service, asked: wire.Asked, decision: Decision, feasible: int
 
 
 def _worth_waiting(service: Service, decision: Decision) -> bool:
-    """Is it worth a moment? Only holds stand in the way, or the scheduler has heard something that we have not."""
+    """Only holds are in the way, or the scheduler has seen an event that has not arrived here yet."""
     held = bool((decision.reasons == Reason.HELD).any())
-    return held or service.unschedulable.knows_no_news(decision.demand.uid, service.state.revision)
+    return held or service.state.unschedulable.unchanged_since(decision.demand.uid, service.state.revision)
 
 
 async def _wait_for_holds(service: Service, args: wire.ExtenderArgs, demand: Demand) -> tuple[wire.Asked, Decision]:
-    """Wait for news, decide again; nodes may have come and gone meanwhile, so they are looked up again too."""
+    """Decide again after each change until something fits or time is up. Nodes may come and go meanwhile."""
     ledger = service.state.ledger
     deadline = service.clock() + service.settings.hold_wait_seconds
     while True:
         left = deadline - service.clock()
-        happened = left > 0 and await service.news.wait(left)
+        changed = left > 0 and await service.news.wait(left)
         asked = wire.ask_board(args, ledger.board)
         decision = ledger.decide(demand, asked.columns)
         fits = bool(decision.fits.any())
-        if fits or not happened or not _worth_waiting(service, decision):
+        if fits or not changed or not _worth_waiting(service, decision):
             service.metrics.hold_waits.labels("fits" if fits else "timed_out").inc()
             return asked, decision
 
@@ -103,7 +106,7 @@ def _count(
     service: Service, pod: PodRecord, decision: Decision, feasible: int,
     counts: Mapping[Reason, int], texts: Mapping[Reason, str],
 ) -> str:  # fmt: skip
-    """The metrics of one decision, and the line for the log."""
+    """Count the decision in the metrics, and summarize it for the log."""
     metrics = service.metrics
     if pod.task is not None and (product := next(iter(decision.demand.needs_mib), None)) is not None:
         metrics.forecasts.labels(service.forecaster.forecast(pod.task, product).source).inc()
@@ -118,13 +121,14 @@ def _count(
 
 
 def _filter_undescribed(service: Service, args: wire.ExtenderArgs, pod: PodRecord, error: InvalidTask | None) -> Reply:
-    """A pod without a usable description: as the policy says, but never beside pods that share by promise."""
-    service.remember(service.newest(pod))
+    """A pod without a usable description follows the policy, but never onto nodes that share their GPUs."""
+    state = service.state
+    state.begin_placing(state.with_newest_version(pod))
     if error is not None:
         service.metrics.invalid_tasks.inc()
-        service.tell_pod(pod, "InvalidTaskDescription", str(error), warning=True)
-    asked = wire.ask_board(args, service.state.ledger.board)
-    rejected = service.state.ledger.board.sharing(asked.columns)
+        service.post_event(pod, "InvalidTaskDescription", str(error), warning=True)
+    asked = wire.ask_board(args, state.ledger.board)
+    rejected = state.ledger.board.sharing(asked.columns)
     if service.settings.undescribed is UndescribedPolicy.REJECT:
         rejected = np.ones(len(asked.columns), dtype=np.bool_)
     reason, text = _undescribed_reason(service, pod, error)
@@ -133,10 +137,10 @@ def _filter_undescribed(service: Service, args: wire.ExtenderArgs, pod: PodRecor
         service.metrics.node_rejections.labels(reason.label).inc(int(np.count_nonzero(rejected)))
     if rejected.all() and len(rejected):
         service.metrics.pods_rejected.labels(reason.label).inc()
-        service.unschedulable.add(pod, service.state.revision, service.clock())
-    said = f"not described: passes {np.count_nonzero(~rejected)} of {len(rejected)} nodes"
-    said += f": {error}" if error is not None else ""
-    return Reply(wire.filter_result(args, asked, ~rejected, reasons, {reason: text}), pod.key, decision=said)
+        state.unschedulable.add(pod, state.revision, service.clock())
+    summary = f"not described: passes {np.count_nonzero(~rejected)} of {len(rejected)} nodes"
+    summary += f": {error}" if error is not None else ""
+    return Reply(wire.filter_result(args, asked, ~rejected, reasons, {reason: text}), pod.key, decision=summary)
 
 
 def _undescribed_reason(service: Service, pod: PodRecord, error: InvalidTask | None) -> tuple[Reason, str]:

@@ -1,7 +1,7 @@
 """HTTP around the verbs: a bare ASGI app, because every call of the scheduler passes through it.
 
-Bad bodies get a 4xx that says what is wrong; a defect of ours gets a 500 without its innards, and a log entry with
-them. kube-scheduler takes anything but a 200 as an error of the extender.
+A bad body gets a 4xx with the cause. A defect gets a 500 without details, and a log entry with them. kube-scheduler
+treats anything but a 200 as an error of the extender.
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ from vramcast.api.bind import bind_pod
 from vramcast.api.filter import filter_nodes
 from vramcast.api.preempt import preempt_pods
 from vramcast.api.prioritize import prioritize_nodes
+from vramcast.api.wire import Reply
 from vramcast.errors import InvalidInput, NotSynced
 from vramcast.observe.metrics import VERBS
-from vramcast.service import Reply, Service
+from vramcast.service import Service
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -38,14 +39,11 @@ log = structlog.get_logger("vramcast")
 
 
 class BodyTooLarge(Exception):
-    """More than the setting allows; nothing of it is kept."""
+    """Larger than max_body_mib; the body is dropped."""
 
 
 class HttpApp:
-    """Routes are a dict: a look-up is all the scheduler's path pays for them.
-
-    `probes_only`: what may be open to the network, because it changes nothing and tells no secrets.
-    """
+    """`probes_only`: serve only what may be open to the network, because it changes nothing and reveals no secrets."""
 
     def __init__(self, service: Service, *, probes_only: bool = False) -> None:
         self._service = service
@@ -82,7 +80,7 @@ class HttpApp:
             status, kind, body = self._probes[path]() if allowed else _not_allowed("GET")
         else:
             known = ", ".join([*self._verbs, *self._pages, *self._probes])
-            status, kind, body = 404, JSON, _error(f"there is no {path[:100]}; there are {known}")
+            status, kind, body = 404, JSON, _error(f"there is no {path[:100]}; the paths are {known}")
         await _respond(send, status, kind, b"" if method == "HEAD" else body, len(body))
 
     async def _call(self, path: str, method: str, scope: Scope, receive: Receive) -> tuple[int, bytes, bytes]:
@@ -105,7 +103,7 @@ class HttpApp:
         except Exception:
             log.exception("defect", verb=name)
             status, answer = 500, _bad("internal error of vramcast, see its log", "defect")
-        # What the scheduler need not wait for comes once the answer is on its way.
+        # Metrics, log and holds follow after the answer is sent: the scheduler need not wait for them.
         asyncio.get_running_loop().call_soon(self._afterwards, name, answer, time.perf_counter() - started)
         return status, JSON, answer.body
 
@@ -117,14 +115,14 @@ class HttpApp:
         return await self._pages[path][1](self._service, body, query)
 
     def _afterwards(self, verb: str, answer: Reply, seconds: float) -> None:
-        self._service.state.ledger.settle()
+        self._service.state.ledger.enter_pending_hold()
         self._observe(verb, answer, seconds)
 
     def _observe(self, verb: str, answer: Reply, seconds: float) -> None:
         self._seconds[verb].observe(seconds)
         if answer.cause:
             self._service.metrics.request_errors.labels(verb, answer.cause).inc()
-        # Looking is not deciding: dashboards that poll would drown the decisions.
+        # Inspection is logged at debug, or polling dashboards would drown the decisions.
         write = log.warning if answer.cause else log.info if f"/{verb}" in self._verbs else log.debug
         write(verb, pod=answer.pod, node=answer.node, decision=answer.decision, ms=round(seconds * 1e3, 2))
 

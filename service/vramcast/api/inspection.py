@@ -1,4 +1,4 @@
-"""POST /forecast, POST /explain, GET /state, GET /records: for people. None of them changes anything."""
+"""POST /forecast, POST /explain, GET /state, GET /records: for people. They change nothing."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from vramcast.api.wire import Reply
 from vramcast.cluster.manifest import manifest_record, parse_yaml
 from vramcast.errors import InvalidRequest, InvalidTask
 from vramcast.forecast.report import report, report_json
@@ -14,9 +15,10 @@ from vramcast.hardware.products import PRODUCTS
 from vramcast.names import NodeName, Product
 from vramcast.outcomes.records import run_json, short_hash
 from vramcast.placement.board import DeviceView
-from vramcast.placement.promises import Demand, Hold
+from vramcast.placement.ledger import Hold
+from vramcast.placement.promises import Demand
 from vramcast.placement.reasons import Reason, reason_text
-from vramcast.service import Reply, Service
+from vramcast.service import Service
 from vramcast.task.pod import PodRecord
 
 _NODES_A_PAGE = 500
@@ -42,15 +44,15 @@ async def show_forecast(service: Service, body: bytes, query: Mapping[str, str])
 
 
 async def show_records(service: Service, _body: bytes, query: Mapping[str, str]) -> Reply:
-    """The measured runs that are kept, and each profile among them once. `?names=true`: with the pods' names."""
-    runs, named = list(service.measuring.observed), query.get("names") == "true"
+    """The measured runs in memory, and each of their profiles once. `?names=true` adds the pods' names."""
+    runs, named = list(service.tracker.observed), query.get("names") == "true"
     profiles = {short_hash(run.task.profile): run.task.profile for run in runs if run.task.profile}
     shown = {"runs": [run_json(run, named=named) for run in runs], "profiles": profiles}
     return Reply(encode(shown), decision=f"{len(runs)} runs")
 
 
 async def explain_pod(service: Service, body: bytes, query: Mapping[str, str]) -> Reply:
-    """What filter would say now, for every GPU of every node; in pages, as /state."""
+    """What filter would answer now, for every GPU of every node; paged like /state."""
     pod = await _read_manifest(service, body)
     try:
         demand = service.state.demand(pod)
@@ -75,7 +77,7 @@ async def explain_pod(service: Service, body: bytes, query: Mapping[str, str]) -
 
 
 def _page(service: Service, query: Mapping[str, str]) -> tuple[list[NodeName], NodeName | None]:
-    """Nodes by name, and where the next page goes on. Pages, so that a large cluster's answer stays a short pause."""
+    """Nodes by name, and where the next page starts. Pages keep the pause short on a large cluster."""
     nodes = service.state.ledger.nodes
     if "node" in query:
         return [name for name in (NodeName(query["node"]),) if name in nodes], None
@@ -110,7 +112,7 @@ def _explain_nodes(service: Service, demand: Demand, names: list[NodeName]) -> l
 
 
 async def show_state(service: Service, _body: bytes, query: Mapping[str, str]) -> Reply:
-    """Nodes in pages of 500 by name (?after=NAME goes on), or one with ?node=NAME."""
+    """Nodes by name in pages of 500 (?after=NAME for the next), or one node with ?node=NAME."""
     ledger = service.state.ledger
     page, next_after = _page(service, query)
     health = service.cluster.health()
@@ -123,8 +125,8 @@ async def show_state(service: Service, _body: bytes, query: Mapping[str, str]) -
         "nodes": [_node_json(service, name) for name in page],
         "holds_total": len(ledger.holds),
         "holds": [_hold_json(hold, now) for hold in list(ledger.holds.values())[:_MOST_HOLDS_SHOWN]],
-        "unschedulable_total": len(service.unschedulable),
-        "unschedulable": service.unschedulable.names(_MOST_HOLDS_SHOWN),
+        "unschedulable_total": len(service.state.unschedulable),
+        "unschedulable": service.state.unschedulable.names(_MOST_HOLDS_SHOWN),
     }
     return Reply(encode(shown), decision=f"{len(page)} nodes")
 
@@ -179,7 +181,7 @@ def _products(service: Service, wanted: str | None) -> list[Product]:
 
 
 async def _read_manifest(service: Service, body: bytes) -> PodRecord:
-    """JSON here, YAML on a worker: it takes longer, and the scheduler's calls do not wait for it."""
+    """YAML is parsed on a worker: it is slow, and the scheduler's calls must not wait for it."""
     try:
         document = msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

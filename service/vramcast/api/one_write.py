@@ -1,7 +1,7 @@
-"""An answer in one write: its head waits for its body, so that the scheduler is woken once.
+"""Sends a response's head and body in one write, so that the scheduler wakes up once.
 
-uvicorn writes the two apart. On a small answer that is half of the cost of writing it, and a second wake-up of who
-reads it; on the path of every pod there are three such answers.
+uvicorn writes them separately. For a small response that doubles the cost of writing and wakes the reader twice, and
+there are three such responses for every pod.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class OneWriteProtocol(HttpToolsProtocol):
 
 
 class HeadWithBody:
-    """A transport in all but `write` and `close`."""
+    """A transport that delays the head until the body follows."""
 
     def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
         self._transport = transport
@@ -34,7 +34,7 @@ class HeadWithBody:
             self._transport.writelines([head, data])
         elif data.startswith(_HEAD) and not data.startswith(_CONTINUE):
             self._head = data
-            # Should no body follow at once, as after HEAD.
+            # In case no body follows at once, as after HEAD.
             self._loop.call_soon(self._flush)
         else:
             self._transport.write(data)

@@ -1,13 +1,14 @@
-"""POST /preempt: of the evictions that the scheduler considers, keep those after which the pod would fit."""
+"""POST /preempt: of the evictions that the scheduler proposes, keep those after which the pod would fit."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
 from vramcast.api import wire
+from vramcast.api.wire import Reply
 from vramcast.errors import InvalidTask
 from vramcast.names import NodeName, PodUid
-from vramcast.service import Reply, Service
+from vramcast.service import Service
 from vramcast.task.pod import to_record
 
 
@@ -30,7 +31,7 @@ async def preempt_pods(service: Service, body: bytes) -> Reply:
 
 
 def _meta_victims(args: wire.PreemptionArgs) -> dict[str, wire.MetaVictims]:
-    """Both forms of the question have one form of answer."""
+    """The request has two forms; the answer has one."""
     if args.node_name_to_meta_victims is not None:
         return {
             node: wire.MetaVictims(given.pods or [], given.num_pdb_violations)

@@ -1,20 +1,20 @@
-"""POST /prioritize: of the nodes that fit, which one the pod should get."""
+"""POST /prioritize: score the nodes that fit."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from vramcast.api import wire
+from vramcast.api.wire import Reply
 from vramcast.errors import InvalidTask
 from vramcast.placement.promises import Demand
-from vramcast.service import Reply, Service
+from vramcast.service import Service
 from vramcast.task.pod import PodRecord
 
 
 async def prioritize_nodes(service: Service, body: bytes) -> Reply:
     args = wire.decode_args(body)
-    # What filter decided on; a scheduler that only asks for priorities sends the pod all the same.
-    pod = service.read(args.pod)
+    pod = service.state.read(args.pod)
     ledger = service.state.ledger
     asked = wire.ask_board(args, ledger.board)
     demand = None if service.observes else _demand(service, pod)
@@ -27,7 +27,7 @@ async def prioritize_nodes(service: Service, body: bytes) -> Reply:
 
 
 def _demand(service: Service, pod: PodRecord) -> Demand | None:
-    """None: nothing to prefer one node for."""
+    """None: no reason to prefer any node."""
     try:
         demand = service.state.demand(pod)
     except InvalidTask:

@@ -1,7 +1,6 @@
-"""kube-scheduler's extender wire: Go field names, decoded only as far as needed, answered in its own words.
+"""kube-scheduler's extender protocol: Go field names, decoded only as far as needed.
 
-The node names of a large cluster are most of a body. They are kept raw until somebody needs them, and where every
-node passes they go back as they came.
+Most of a body is node names. They stay raw until they are needed, and where every node passes they go back unchanged.
 """
 
 from __future__ import annotations
@@ -13,24 +12,32 @@ from typing import TypeVar
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
 from vramcast.errors import InvalidRequest
-from vramcast.placement.board import Board
-from vramcast.placement.fit import Reasons
+from vramcast.placement.board import Board, Bools
+from vramcast.placement.fit import MAX_SCORE, Reasons
+from vramcast.placement.name_index import Ints, Records
 from vramcast.placement.promises import Demand
 from vramcast.placement.reasons import Reason, reason_text
-from vramcast.placement.score import MAX_SCORE
-from vramcast.placement.table import Bools, Ints
 from vramcast.task.pod import Metadata, Pod
 
 T = TypeVar("T")
-Records = npt.NDArray[np.void]
 _NULL = msgspec.Raw(b"null")
 
 
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """A response body, and what the log and the metrics record about it. `cause` names an error."""
+
+    body: bytes
+    pod: str = ""
+    node: str = ""
+    decision: str = ""
+    cause: str = ""
+
+
 class ExtenderArgs(msgspec.Struct, rename="pascal", frozen=True):
-    """The body of filter and prioritize. One of the two node fields is null, by `nodeCacheCapable`."""
+    """The body of filter and prioritize. `nodeCacheCapable` decides which of the two node fields is null."""
 
     pod: Pod
     nodes: msgspec.Raw = _NULL
@@ -83,35 +90,27 @@ encode = msgspec.json.Encoder().encode
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """The nodes that a call asks about, by their columns on the board.
+    """The nodes that a call asks about, by column of the board.
 
-    `names` is None where all of them are known: then the board has their names, ready for the wire. `rows`: the names
-    as they came, in quotes, where all are equally long; a choice of them is one copy. Shape: (asked,).
-    `items`: the whole nodes, for a scheduler that keeps no cache.
+    `rows` are the quoted names as they came, if they are equally long: selecting some is one copy. Shape: (asked,).
+    Otherwise `names` has them. `items` are whole nodes, from a scheduler that keeps no cache.
     """
 
-    board: Board
     columns: Ints
-    names: Sequence[str] | None = None
+    names: Sequence[str] = ()
     rows: Records | None = None
     items: Sequence[msgspec.Raw] | None = None
 
     def each(self, chosen: Bools, before: bytes = b"", after: bytes = b"") -> bytes | memoryview:
-        """The chosen names in JSON, each between `before` and `after`, with commas."""
+        """The chosen names as JSON, each between `before` and `after`, separated by commas."""
         if self.rows is not None:
             return _each_row(self.rows if chosen.all() else self.rows[chosen], before, _record(after + b","))
-        if self.names is None:
-            quoted = self.board.quoted_names(self.columns[chosen])
-        else:
-            quoted = [encode(name) for name in compress(self.names, chosen.tobytes())]
+        quoted = [encode(name) for name in compress(self.names, chosen.tobytes())]
         return before + (after + b"," + before).join(quoted) + after if quoted else b""
 
 
 def _each_row(names: Records, before: bytes, after: Records) -> memoryview:
-    """One record per name, filled field by field: copies of fixed size instead of a string each.
-
-    `after`: one for all or one for each, and its last byte is the comma.
-    """
+    """One fixed-size record per name instead of one string. `after`: one for all or one each, ending in a comma."""
     fields = [("before", len(before)), ("name", names.itemsize), ("after", after.itemsize)]
     rows = np.empty(len(names), dtype=[(field, f"V{size}") for field, size in fields if size])
     if before:
@@ -137,30 +136,22 @@ def ask_board(args: ExtenderArgs, board: Board) -> Asked:
     """Raises InvalidRequest."""
     if args.node_names != _NULL:
         raw = memoryview(args.node_names)
-        found = board.find(raw)
-        if found is not None:
-            return Asked(board, found.columns, rows=_rows(raw, len(found.columns), found.name_bytes))
+        if (found := board.find(raw)) is not None:
+            columns, rows = found
+            return Asked(columns, rows=rows)
         names = _decode(_NAMES, args.node_names)
-        return Asked(board, board.columns(names), names)
+        return Asked(board.columns(names), names)
     items = (_decode(_NODES, args.nodes).items or []) if args.nodes != _NULL else []
     names = [_decode(_NAMED, item).metadata.name or "" for item in items]
-    return Asked(board, board.columns(names), names, items=items)
+    return Asked(board.columns(names), names, items=items)
 
 
 def _record(text: bytes) -> Records:
     return np.frombuffer(text, dtype=f"V{len(text)}")
 
 
-# What follows a name, by its score: all equally long, which JSON allows.
+# What follows a name, by score. All are equally long, which JSON allows.
 _SCORES = np.frombuffer(b"".join(b',"Score":%2d},' % points for points in range(MAX_SCORE + 1)), dtype="V13")
-
-
-def _rows(raw: memoryview, names: int, name_bytes: int | None) -> Records | None:
-    """The strings of a compact array `["a","b"]`, in place."""
-    if name_bytes is None:
-        return None
-    quoted = name_bytes + len(b'""')
-    return np.ndarray((names,), dtype=f"V{quoted}", buffer=raw, offset=1, strides=(quoted + 1,))
 
 
 def _decode(decoder: msgspec.json.Decoder[T], body: bytes | msgspec.Raw) -> T:
@@ -171,7 +162,7 @@ def _decode(decoder: msgspec.json.Decoder[T], body: bytes | msgspec.Raw) -> T:
 
 
 def everything_passes(args: ExtenderArgs) -> bytes:
-    """The answer for a pod that is none of our business, without looking at a single node."""
+    """Accept every node, without decoding any."""
     return b'{"Nodes":%b,"NodeNames":%b,"FailedNodes":{},"FailedAndUnresolvableNodes":{},"Error":""}' % (
         bytes(args.nodes),
         bytes(args.node_names),
@@ -187,10 +178,10 @@ def filter_error(message: str) -> bytes:
 def filter_result(
     args: ExtenderArgs, asked: Asked, fits: Bools, reasons: Reasons, texts: Mapping[Reason, str]
 ) -> bytes:
-    """Nodes that fit, and for each other node a reason.
+    """The nodes that fit, and a reason for each of the others.
 
-    A rejected node is always Unresolvable: the scheduler's preemption only simulates its own filters, sees no gain
-    from evicting a GPU's tenant, and would go through every victim in vain.
+    Rejections are always Unresolvable. The scheduler's preemption simulates only its own filters, sees no gain from
+    evicting a pod that holds GPU memory, and would try every victim for nothing.
     """
     if fits.all():
         return everything_passes(args)
@@ -214,13 +205,13 @@ def _with_commas(parts: Iterable[bytes | memoryview]) -> Iterator[bytes | memory
 
 
 def reason_texts(demand: Demand, reasons: Iterable[Reason]) -> dict[Reason, str]:
-    """Words for these reasons. Numbers in them are the pod's own, so that nodes group."""
-    ask, need_mib = demand.ask, max(demand.needs_mib.values(), default=0)
-    return {reason: reason_text(reason, need_mib, ask.count, ask.resource) for reason in reasons}
+    """Texts contain only the pod's own numbers, so that the scheduler can group nodes by text."""
+    ask = demand.ask
+    return {reason: reason_text(reason, demand.largest_need_mib, ask.count, ask.resource) for reason in reasons}
 
 
 def priorities(asked: Asked, scores: Ints) -> bytes:
-    """Where the names are records, in one go; else grouped by score: the scheduler does not mind the order."""
+    """As one copy where the names are records; else grouped by score, because the scheduler ignores the order."""
     if asked.rows is not None:
         return b"".join([b"[", _each_row(asked.rows, b'{"Host":', _SCORES[scores]), b"]"])
     occurring = np.flatnonzero(np.bincount(scores)).tolist()

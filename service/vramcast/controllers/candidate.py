@@ -1,8 +1,8 @@
-"""A new artifact is tried in the shadow before it forecasts for anybody.
+"""A new artifact goes on trial before it forecasts for anybody.
 
-Its directory is watched. Every live outcome is forecast by it too, beside the active model, on a worker and never in
-the scheduler's way. Once it was no worse for long enough it may take over, with all that it learned meanwhile. One that
-cannot be loaded, or fails, is a message and a metric; the active model goes on.
+Its directory is watched. The candidate forecasts every live outcome too, on a worker, out of the scheduler's way. If it
+was no worse than the active model for long enough, it may replace it, with everything it learned on trial. A candidate
+that cannot be loaded, or that fails, costs a log entry and a metric; the active model stays.
 """
 
 from __future__ import annotations
@@ -18,21 +18,19 @@ from typing import Any
 import structlog
 
 from vramcast.errors import InvalidTask
-from vramcast.forecast.forecaster import CalibratedForecaster, adjust
-from vramcast.forecast.forecast import Adjustment
-from vramcast.forecast.forecast import Forecast
-from vramcast.forecast.forecaster import CachingForecaster
+from vramcast.forecast.forecast import Adjustment, Forecast
+from vramcast.forecast.forecaster import CachingForecaster, CalibratedForecaster, adjust
 from vramcast.forecast.model import MANIFEST, ModelForecaster, load_artifact
-from vramcast.outcomes.calibration import Calibrator
-from vramcast.outcomes.comparison import Comparison, Standing, comparison_json, read_comparison, retell
-from vramcast.outcomes.learned import cell_json, read_cell
+from vramcast.observe.comparison import CandidateView
+from vramcast.outcomes.calibration import Calibrator, cell_json, read_cell
+from vramcast.outcomes.comparison import Comparison, Standing, comparison_json, read_comparison, retell, summarize
 from vramcast.outcomes.outcome import Outcome
 from vramcast.settings import CalibrationMode, Promotion, Settings
 from vramcast.task.task import Task
 
 _TICK_SECONDS = 1.0
-# More than end between two ticks; what is beyond is not compared.
-_MOST_WAITING = 2000
+# More outcomes than one tick brings. Further ones are not compared.
+_MAX_WAITING = 2000
 
 log = structlog.get_logger("vramcast")
 Offload = Callable[..., Awaitable[Any]]
@@ -51,7 +49,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class _Waiting:
-    """An outcome, and what the active model's calibrator said before it had learned from it."""
+    """An outcome, with the active model's adjustment from before it learned from it."""
 
     outcome: Outcome
     task: Task
@@ -59,19 +57,20 @@ class _Waiting:
 
 
 class CandidateTrial:
-    """Lives on the event loop, but for `load`, which runs on a worker, as forecasts do."""
+    """Lives on the event loop, except for `load` and forecasts, which run on a worker."""
 
-    def __init__(self, settings: Settings, adapted: CalibratedForecaster, home: CachingForecaster) -> None:
+    def __init__(self, settings: Settings, forecaster: CalibratedForecaster, configured: CachingForecaster) -> None:
         self.settings = settings
-        self.adapted = adapted
-        self.home = self.active = home  # home: the artifact of the settings
+        self.forecaster = forecaster
+        self.configured = configured  # the artifact of the settings
+        self.active = configured
         self.candidate: Candidate | None = None
         self.loads: Counter[str] = Counter({"ok": 0, "failed": 0})
         self.promotions = 0
         self.revision = 0
         self.unusable = ""  # why
-        self._seen = ""  # the manifest that was looked at last
-        self._waiting: deque[_Waiting] = deque(maxlen=_MOST_WAITING)
+        self._digest = ""  # of the last manifest that was read
+        self._waiting: deque[_Waiting] = deque(maxlen=_MAX_WAITING)
 
     @property
     def learns(self) -> bool:
@@ -86,32 +85,37 @@ class CandidateTrial:
             return Standing.UNUSABLE if self.unusable else Standing.NONE
         return self.candidate.comparison.standing(self.settings.candidate_outcomes)
 
+    def view(self) -> CandidateView:
+        compared = self.candidate.comparison if self.candidate is not None else None
+        figures = {"active": summarize(compared.active), "candidate": summarize(compared.candidate)} if compared else {}
+        return CandidateView(self.standing(), self.loads, self.promotions, figures)
+
     def note(self, outcome: Outcome, task: Task, adjustment: Adjustment) -> None:
-        """Of every measured run; compared at the next tick. A run that another model had forecast is retold."""
+        """Compare a measured run at the next tick. A run that another model forecast is restated for the active one."""
         if self.candidate is not None or outcome.model_version != self.active.version:
             self._waiting.append(_Waiting(outcome, task, adjustment))
 
     # ------------------------------------------------------------------ the directory
 
-    def poll(self) -> None:
-        """Blocks, and never raises: for the start, when nobody waits."""
+    def load_now(self) -> None:
+        """Blocks and never raises: for startup."""
         self._take(*self.load())
 
     async def watch(self, offload: Offload) -> None:
         self._take(*await offload(self.load))
 
     def load(self) -> tuple[str, Candidate | None, str]:
-        """What the directory holds now: the manifest's digest, a candidate if that is a new one, and what is wrong."""
+        """The manifest's digest, a candidate if the manifest is new, and the error if it cannot be used."""
         directory = self.settings.candidate_artifact
         manifest = Path(directory) / MANIFEST if directory else None
         if manifest is None or not manifest.exists():
             return "", None, ""
         try:
             digest = hashlib.sha256(manifest.read_bytes()).hexdigest()
-            if digest == self._seen:
+            if digest == self._digest:
                 return digest, None, ""
             base = ModelForecaster(load_artifact(manifest.parent), self.settings.default_oom_risk)
-        except Exception as error:  # whatever is in there, the active model goes on
+        except Exception as error:  # whatever the directory holds, the active model stays
             return "", None, str(error) or repr(error)
         return digest, Candidate(base, Calibrator(base.version)), ""
 
@@ -121,11 +125,11 @@ class CandidateTrial:
         elif not digest:
             self._drop("")
         elif found is not None:
-            self.unusable, self._seen = "", digest
+            self.unusable, self._digest = "", digest
             self.loads["ok"] += 1
-            self._seat_candidate(found)
+            self._put_on_trial(found)
 
-    def _seat_candidate(self, found: Candidate) -> None:
+    def _put_on_trial(self, found: Candidate) -> None:
         if found.version == self.active.version:
             self.candidate = None
             return
@@ -133,26 +137,26 @@ class CandidateTrial:
             return
         self.candidate = found
         self.revision += 1
-        log.info("a candidate is in the shadow", candidate=found.version, active=self.active.version)
+        log.info("a candidate is on trial", candidate=found.version, active=self.active.version)
 
     def _reject(self, wrong: str) -> None:
-        """Once for each thing that is wrong: a directory that is being written is looked at again."""
+        """Log each error once: a directory that is still being written is read again at the next check."""
         if wrong != self.unusable:
             self.loads["failed"] += 1
-            log.error("the candidate cannot be used, the active model goes on", error=wrong,
+            log.error("the candidate cannot be used, the active model stays", error=wrong,
                       directory=self.settings.candidate_artifact, active=self.active.version)  # fmt: skip
         self._drop(wrong)
 
     def _drop(self, wrong: str) -> None:
         if self.candidate is not None:
             self.revision += 1
-        self.candidate, self.unusable, self._seen = None, wrong, ""
+        self.candidate, self.unusable, self._digest = None, wrong, ""
         self._waiting.clear()
 
     # ------------------------------------------------------------------ outcomes
 
     async def compare_waiting(self, offload: Offload, teach: Callable[[Outcome], None]) -> bool:
-        """True: the candidate is to take over. `teach`: the active model, by a run that another one had forecast."""
+        """True: promote the candidate. `teach` trains the active model with a run that another model forecast."""
         while self._waiting:
             waiting = self._waiting.popleft()
             product = waiting.outcome.product
@@ -172,10 +176,10 @@ class CandidateTrial:
     async def _try_candidate(self, candidate: Candidate, waiting: _Waiting, active: Forecast, offload: Offload) -> None:
         try:
             theirs = await offload(candidate.base.forecast, waiting.task, waiting.outcome.product)
-        except Exception as error:  # a model that loads may still fail on some input
-            seen = self._seen
+        except Exception as error:  # a model that loads may still fail on an input
+            digest = self._digest
             self._reject(f"{candidate.version} does not forecast: {error!r}")
-            self._seen = seen  # loading it again would help nobody
+            self._digest = digest  # loading it again would not help
             return
         if candidate is self.candidate:
             self._compare(candidate, waiting, active, theirs)
@@ -191,37 +195,37 @@ class CandidateTrial:
             candidate.calibrator.record(retold)
         self.revision += 1
 
-    # ------------------------------------------------------------------ who is active
+    # ------------------------------------------------------------------ promotion
 
     def promote(self) -> Calibrator:
-        """The candidate takes over, with the calibrator that it was taught in the shadow."""
+        """Make the candidate the active model, with the calibrator that learned on trial."""
         candidate = self.candidate
         if candidate is None:
             raise ValueError("there is no candidate")
-        log.warning("the candidate takes over", model=candidate.version, before=self.active.version)
+        log.warning("the candidate becomes the active model", model=candidate.version, before=self.active.version)
         self.promotions += 1
         self.candidate = None
         self._waiting.clear()
-        return self._seat(candidate.base, candidate.calibrator)
+        return self._activate(candidate.base, candidate.calibrator)
 
-    def _seat(self, base: CachingForecaster, calibrator: Calibrator) -> Calibrator:
+    def _activate(self, base: CachingForecaster, calibrator: Calibrator) -> Calibrator:
         self.active = base
         self.revision += 1
-        self.adapted.adopt(base, calibrator if self._calibrates else None)
+        self.forecaster.use(base, calibrator if self._calibrates else None)
         return calibrator
 
     def recall(self, version: str | None) -> Calibrator:
-        """Who was active when it was stored is again, if it is here: else the artifact of the settings."""
+        """Restore the model that was active when the state was stored, if it is here; else the configured artifact."""
         candidate = self.candidate
         if candidate is not None and candidate.version == version:
             self.candidate = None
             log.info("the promoted model is active again", model=version)
-            return self._seat(candidate.base, Calibrator(candidate.version))
+            return self._activate(candidate.base, Calibrator(candidate.version))
         if self.active.version == version:
-            return self._seat(self.active, Calibrator(self.active.version))
-        if self.active is not self.home:
-            self._seen = ""  # what had been promoted is a candidate again
-        return self._seat(self.home, Calibrator(self.home.version))
+            return self._activate(self.active, Calibrator(self.active.version))
+        if self.active is not self.configured:
+            self._digest = ""  # the promoted model becomes a candidate again
+        return self._activate(self.configured, Calibrator(self.configured.version))
 
     def snapshot(self) -> dict[str, Any] | None:
         if self.candidate is None:
@@ -233,7 +237,7 @@ class CandidateTrial:
         }
 
     def restore(self, stored: Mapping[str, Any]) -> None:
-        """Raises on what is damaged."""
+        """Raises if the data is damaged."""
         candidate = self.candidate
         if candidate is None:
             return
@@ -245,7 +249,7 @@ class CandidateTrial:
         self.revision += 1
 
 
-async def keep_trying(
+async def run_trial(
     trial: CandidateTrial, teach: Callable[[Outcome], None], promote: Callable[[], None], offload: Offload
 ) -> None:
     """Until cancelled."""
@@ -260,4 +264,4 @@ async def keep_trying(
             if await trial.compare_waiting(offload, teach):
                 promote()
         except Exception:
-            log.exception("the shadow failed, trying again")
+            log.exception("defect: the trial of the candidate failed, retrying")

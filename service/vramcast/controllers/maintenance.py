@@ -1,4 +1,4 @@
-"""What must happen without being asked: holds expire, unanswered binds are settled, forgotten pods are requeued."""
+"""Twice a second: expire holds, resolve unconfirmed binds, and requeue pods that would fit now."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from vramcast.service import Service
 from vramcast.task.pod import PodRecord
 
 _TICK_SECONDS = 0.5
-# One look costs a sweep over all GPUs; spread over ticks, a long queue does not stand in the scheduler's way.
+# Each check sweeps over all GPUs. A long queue is spread over ticks so that it does not delay the scheduler.
 _CHECKS_A_TICK = 20
 
 log = structlog.get_logger("vramcast")
 
 
 async def maintain(service: Service) -> None:
-    """Until cancelled. A fault in one round is logged, and the next round tries again."""
+    """Until cancelled. After an error, the next tick tries again."""
     requeue_at = 0.0
     while True:
         await asyncio.sleep(_TICK_SECONDS)
@@ -31,7 +31,7 @@ async def maintain(service: Service) -> None:
                 requeue_at = service.clock() + service.settings.requeue_interval_seconds
                 await requeue_unschedulable(service)
         except Exception:
-            log.exception("maintenance failed, trying again")
+            log.exception("defect: maintenance failed, retrying")
 
 
 def expire_holds(service: Service) -> None:
@@ -43,10 +43,11 @@ def expire_holds(service: Service) -> None:
 
 
 async def resolve_unconfirmed(service: Service) -> None:
-    """A bind that got no answer counts until no write of it can come through any more; then the pod is asked."""
-    long_ago = service.clock() - service.settings.unconfirmed_ttl_seconds
-    unconfirmed = [p for p in service.state.ledger.promises() if p.state is State.UNCONFIRMED and p.made_at <= long_ago]
-    for promise in unconfirmed:
+    """A bind without an answer counts until its write can no longer arrive. Then the pod shows what happened."""
+    expired_at = service.clock() - service.settings.unconfirmed_ttl_seconds
+    for promise in list(service.state.ledger.promises()):
+        if promise.state is not State.UNCONFIRMED or promise.made_at > expired_at:
+            continue
         try:
             pod = await _read_pod(service, promise)
         except WorldUnavailable:
@@ -58,7 +59,7 @@ async def resolve_unconfirmed(service: Service) -> None:
         else:
             service.state.ledger.withdraw(promise.uid, promise.node)
             service.news.spread()
-        log.info("settled an unanswered bind", pod=promise.pod, node=promise.node)
+        log.info("resolved an unconfirmed bind", pod=promise.pod, node=promise.node)
 
 
 async def _read_pod(service: Service, promise: Promise) -> PodRecord | None:
@@ -68,12 +69,13 @@ async def _read_pod(service: Service, promise: Promise) -> PodRecord | None:
 
 
 async def requeue_unschedulable(service: Service) -> None:
-    """The scheduler waits for an event; where room came without one, the pod itself is touched."""
+    """The scheduler waits for an event. Where room appeared without one, a patch of the pod is the event."""
     if not service.leadership.leading:
         return
-    for entry in service.unschedulable.due(service.clock(), _CHECKS_A_TICK):
+    unschedulable = service.state.unschedulable
+    for entry in unschedulable.due(service.clock(), _CHECKS_A_TICK):
         fits = _fits_now(service, entry.pod)
-        service.unschedulable.postpone(entry.pod.uid, service.clock(), requeued=fits)
+        unschedulable.postpone(entry.pod.uid, service.clock(), requeued=fits)
         if not fits:
             continue
         try:

@@ -1,9 +1,9 @@
-"""The first thing that a new leader does: know what its predecessor did, and make sure that it does nothing more.
+"""What a new leader does first: learn what its predecessor did, and make sure that it can do nothing more.
 
-Every pod is listed afresh, because the watch may be behind. Then every pending pod that could be promised a GPU is
-touched, which gives it a new resourceVersion: a Binding of the predecessor that is still on its way names an older
-one and will be refused. One that came through just before the touch shows in the touch's own answer. After that each
-pod is either bound, and counted, or out of the predecessor's reach.
+It lists every pod from the API server, because the watch may lag. Then it patches every pending pod that could get a
+GPU, which gives the pod a new resourceVersion. A Binding of the predecessor that is still under way names an older
+version and is refused. A Binding that arrived just before shows in the answer to the patch. After that, every pod is
+either bound and counted, or out of the predecessor's reach.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ log = structlog.get_logger("vramcast")
 
 
 async def take_over(service: Service, election_api: LeaderElectionApi) -> None:
-    """Raises WorldUnavailable: then it was not done, and must be done again."""
+    """Raises WorldUnavailable if it could not finish. Then it has to be repeated."""
     started = service.clock()
     service.check_synced()
     pods: list[PodRecord] = [pod for pod in await service.offload(election_api.list_pods) if pod.matters]
     service.apply([PodSeen(pod) for pod in pods])
-    # Of an earlier time active: the scheduler that was told of them has forgotten it.
+    # Holds of an earlier term: the scheduler no longer remembers what it was offered.
     for uid in list(service.state.ledger.holds):
         service.state.ledger.release_hold(uid)
     pending = [pod for pod in pods if pod.node is None]

@@ -1,8 +1,7 @@
-"""Looking at telemetry, again and again: unmanaged memory onto the board, what pods used into their runs, and runs
-that ended into outcomes.
+"""Polls telemetry: unmanaged memory goes onto the board, what pods used into their runs, ended runs become outcomes.
 
-The network and the study of a look run on a worker; what they found is applied on the event loop. Nothing here stands
-in the scheduler's way: without telemetry, promises alone decide.
+The request and the analysis of its answer run on a worker; the findings are applied on the event loop. Without
+telemetry, promises alone decide.
 """
 
 from __future__ import annotations
@@ -21,25 +20,24 @@ from vramcast.placement.changes import Change, UnmanagedMemorySeen
 from vramcast.placement.promises import Promise
 from vramcast.service import Service
 
-# What happened longer ago is read as history, more coarsely: an answer stays small whatever was missed.
-_MOST_RAW_SECONDS = 600.0
+# Older samples are read as history, at a coarser step. That keeps the answer small after a long outage.
+_MAX_RAW_SECONDS = 600.0
 
 log = structlog.get_logger("vramcast")
 
 
 async def keep_polling(service: Service, telemetry: Telemetry | None) -> None:
-    """Until cancelled. A fault in one look is logged, and the next one tries again."""
-    service.measuring.state.configured = telemetry is not None
+    """Until cancelled. After an error, the next poll tries again."""
+    service.tracker.telemetry.configured = telemetry is not None
     while True:
         try:
             await poll(service, telemetry)
         except Exception:
-            log.exception("a telemetry poll failed, trying again")
+            log.exception("defect: a telemetry poll failed, retrying")
         await asyncio.sleep(service.settings.telemetry_interval_seconds)
 
 
 async def poll(service: Service, telemetry: Telemetry | None) -> None:
-    """One look, and what follows from it."""
     if service.state.synced:
         await catch_up(service)
         if telemetry is not None:
@@ -48,38 +46,38 @@ async def poll(service: Service, telemetry: Telemetry | None) -> None:
 
 
 async def _read(service: Service, telemetry: Telemetry) -> None:
-    measuring = service.measuring
-    now = measuring.wall()
-    measuring.update_tenants(service.state.ledger.promises(), _since(service, now))
+    tracker = service.tracker
+    state, now = tracker.telemetry, tracker.wall()
+    tracker.update_tenants(service.state.ledger.promises(), _since(service, now))
     try:
-        findings: Findings = await service.offload(_study, service, _asking(service, telemetry, now))
+        findings: Findings = await service.offload(_study, service, _request(service, telemetry, now))
     except WorldUnavailable as error:
-        measuring.state.polls["failed"] += 1
-        if str(error) != measuring.state.last_error:
+        state.polls["failed"] += 1
+        if str(error) != state.last_error:
             log.warning("no telemetry: promises alone decide", error=str(error))
-        measuring.state.last_error = str(error)
+        state.last_error = str(error)
     else:
-        measuring.state.polls["ok"] += 1
-        if measuring.state.last_error:
+        state.polls["ok"] += 1
+        if state.last_error:
             log.info("telemetry is back")
-        measuring.state.last_error, measuring.state.covered_until = "", now
-        measuring.take(findings)
+        state.last_error, state.covered_until = "", now
+        tracker.add_findings(findings)
         _apply_unmanaged(service, findings, now)
-        measuring.tenancy.forget_before(now - _MOST_RAW_SECONDS)
+        tracker.tenancy.forget_before(now - _MAX_RAW_SECONDS)
     _expire_unmanaged(service, now)
 
 
-def _asking(service: Service, telemetry: Telemetry, now: float) -> Callable[[], Frame]:
-    """What to ask for: what came since the last look, or, after a long time without, history."""
-    measuring, settings = service.measuring, service.settings
-    covered = measuring.state.covered_until
+def _request(service: Service, telemetry: Telemetry, now: float) -> Callable[[], Frame]:
+    """Everything since the last poll; after a long gap, history."""
+    tracker, settings = service.tracker, service.settings
+    covered = tracker.telemetry.covered_until
     if covered is None:
-        starts = [run.since for run in measuring.runs.values()] + [e.run.since for e in measuring.ended.values()]
+        starts = [run.since for run in tracker.runs.values()] + [e.run.since for e in tracker.ended.values()]
         covered = min([now - settings.telemetry_stale_seconds, *starts])
     covered = max(covered, now - settings.telemetry_history_hours * 3600)
-    if now - covered <= _MOST_RAW_SECONDS:
+    if now - covered <= _MAX_RAW_SECONDS:
         return lambda: telemetry.poll(covered, now)
-    # The newest samples too: steps of history may end before them.
+    # The last step of history may end before the newest samples.
     return lambda: _joined(telemetry.history(covered, now), telemetry.poll(now - settings.telemetry_stale_seconds, now))
 
 
@@ -91,15 +89,15 @@ def _joined(history: Frame, newest: Frame) -> Frame:
     )
 
 
-def _study(service: Service, ask: Callable[[], Frame]) -> Findings:
-    """On a worker: on copies of what the event loop goes on changing."""
-    measuring = service.measuring
-    nodes, tenants = dict(service.state.ledger.nodes), measuring.tenancy.by_node()
-    return measuring.observer.study(ask(), nodes, tenants, measuring.tenancy)
+def _study(service: Service, request: Callable[[], Frame]) -> Findings:
+    """On a worker, with copies of what the event loop keeps changing."""
+    tracker = service.tracker
+    nodes, tenants = dict(service.state.ledger.nodes), tracker.tenancy.by_node()
+    return tracker.observer.study(request(), nodes, tenants, tracker.tenancy)
 
 
 def _since(service: Service, now: float) -> Callable[[Promise], float]:
-    """A promise's time is that of another clock, and after a restart the pod itself knows better."""
+    """When a promise began, in seconds since the epoch. After a restart, the pod's start time is more exact."""
     monotonic_now = service.clock()
 
     def since(promise: Promise) -> float:
@@ -112,24 +110,23 @@ def _since(service: Service, now: float) -> Callable[[Promise], float]:
 
 
 def _apply_unmanaged(service: Service, findings: Findings, now: float) -> None:
-    measuring, oldest = service.measuring, now - service.settings.telemetry_stale_seconds
+    tracker, oldest = service.tracker, now - service.settings.telemetry_stale_seconds
     changes: list[Change] = []
     for node, (at, used_mib) in findings.unmanaged_mib.items():
         if at < oldest:
-            measuring.state.faults[Fault.STALE] += 1
+            tracker.telemetry.faults[Fault.STALE] += 1
             continue
-        measuring.unmanaged_at[node] = at
+        tracker.unmanaged_at[node] = at
         changes.append(UnmanagedMemorySeen(node, used_mib))
     if changes:
         service.apply(changes)
 
 
 def _expire_unmanaged(service: Service, now: float) -> None:
-    """What nobody has confirmed for too long is not known any more."""
-    measuring, oldest = service.measuring, now - service.settings.telemetry_stale_seconds
-    stale = [node for node, at in measuring.unmanaged_at.items() if at < oldest]
+    tracker, oldest = service.tracker, now - service.settings.telemetry_stale_seconds
+    stale = [node for node, at in tracker.unmanaged_at.items() if at < oldest]
     for node in stale:
-        del measuring.unmanaged_at[node]
+        del tracker.unmanaged_at[node]
     if stale:
         log.warning("telemetry is stale: promises alone decide there", nodes=len(stale), first=stale[0])
         service.apply([UnmanagedMemorySeen(node, ()) for node in stale])

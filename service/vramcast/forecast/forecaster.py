@@ -1,17 +1,18 @@
-"""Behind the seam: which way of forecasting a task's level of description allows, and a memory of answers."""
+"""From a task to a forecast: by the level of its description, cached, and calibrated by this cluster's runs."""
 
 from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 from vramcast.errors import FieldError, InvalidTask
 from vramcast.forecast import physics
 from vramcast.forecast.catalog import Catalog, CatalogUnusable, builtin_catalog
 from vramcast.forecast.catalog_match import DOUBT, layers_of, match_catalog
 from vramcast.forecast.description import Description
-from vramcast.forecast.forecast import Forecast, Part, Source
+from vramcast.forecast.forecast import UNADJUSTED, Adjustment, Forecast, Forecaster, Part, Source
 from vramcast.forecast.profiles import decode_profile
 from vramcast.forecast.thumb import bound_factor
 from vramcast.names import Product
@@ -19,17 +20,17 @@ from vramcast.task.quantity import MIB
 from vramcast.task.task import Task
 from vramcast.task.vocabulary import PREFIX, Level
 
-# Tasks come in crowds (a sweep, a Job's retries): what was forecast once is not forecast again.
 _CACHE_SIZE = 20_000
+CALIBRATION_PART = "this cluster"
 
 
-class RememberingForecaster(ABC):
-    """The user's own number, or a forecast. Deterministic, so answers are kept by task and product."""
+class CachingForecaster(ABC):
+    """The user's own number, or a forecast. Forecasts are deterministic, so they are cached by task and product."""
 
     def __init__(self, default_risk: float) -> None:
         self._default_risk = default_risk
         self._cache: dict[tuple[Task, Product], Forecast] = {}
-        # Forecasts are made ahead on a thread of their own, and asked for on the event loop's.
+        # The forecasting thread fills the cache ahead of time; the event loop reads it.
         self._lock = threading.Lock()
 
     def forecast(self, task: Task, product: Product) -> Forecast:
@@ -39,7 +40,7 @@ class RememberingForecaster(ABC):
             known = self._forecast(task, product)
             with self._lock:
                 if len(self._cache) >= _CACHE_SIZE:
-                    # Oldest first: a dict remembers the order of insertion.
+                    # The oldest entry: a dict keeps the order of insertion.
                     del self._cache[next(iter(self._cache))]
                 self._cache[key] = known
         return known
@@ -57,15 +58,15 @@ class RememberingForecaster(ABC):
     @property
     @abstractmethod
     def version(self) -> str:
-        """As forecasts carry it."""
+        """Written into each forecast."""
 
     @abstractmethod
     def forecast_network(self, network: Description | None, task: Task, product: Product, risk: float) -> Forecast:
-        """From the layers, or from the task's summary where there are none."""
+        """From the layers, or from the task's summary if there are none."""
 
 
-class PhysicsForecaster(RememberingForecaster):
-    """The physics prior alone, with bounds by rule of thumb."""
+class PhysicsForecaster(CachingForecaster):
+    """The physics prior alone, with rule-of-thumb bounds."""
 
     @property
     def version(self) -> str:
@@ -142,3 +143,53 @@ def _catalog(model: str) -> Catalog:
 def _given(size_bytes: int, product: Product, risk: float) -> Forecast:
     part = Part("given", size_bytes, f"annotation {PREFIX}gpu-memory")
     return Forecast(product, size_bytes, size_bytes, risk, Source.GIVEN, Source.GIVEN, parts=(part,))
+
+
+class Calibrates(Protocol):
+    def adjustment(self, product: str, family: str, risk: float) -> Adjustment: ...
+
+
+class CalibratedForecaster:
+    """The active model with its calibrator. The two are always replaced together.
+
+    Calibration comes after the cache, so that cached forecasts never grow stale. `calibrator` None: the artifact's
+    own bounds.
+    """
+
+    def __init__(self, base: Forecaster, calibrator: Calibrates | None) -> None:
+        # One reference, replaced as a whole, because several threads forecast.
+        self._pair = (base, calibrator)
+
+    @property
+    def base(self) -> Forecaster:
+        return self._pair[0]
+
+    def use(self, base: Forecaster, calibrator: Calibrates | None) -> None:
+        self._pair = (base, calibrator)
+
+    def forecast(self, task: Task, product: Product) -> Forecast:
+        base, calibrator = self._pair
+        forecast = base.forecast(task, product)
+        if calibrator is None or forecast.source is Source.GIVEN:
+            return forecast
+        return adjust(forecast, calibrator.adjustment(product, forecast.family, forecast.risk))
+
+
+def adjust(forecast: Forecast, adjustment: Adjustment) -> Forecast:
+    """A bound never falls below its median, so the factor that was really applied may differ."""
+    if adjustment == UNADJUSTED:
+        return forecast
+    median = round(forecast.median_bytes * adjustment.median)
+    bound = max(median, round(forecast.bound_bytes * adjustment.bound))
+    applied = replace(adjustment, bound=round(bound / max(forecast.bound_bytes, 1), 4))
+    part = Part(CALIBRATION_PART, median - forecast.median_bytes, _explain_adjustment(forecast.product, applied))
+    return replace(forecast, median_bytes=median, bound_bytes=bound, parts=(*forecast.parts, part), adjustment=applied)
+
+
+def _explain_adjustment(product: Product, adjustment: Adjustment) -> str:
+    share = abs(adjustment.median - 1.0)
+    took = f"{share:.0%} {'more' if adjustment.median > 1.0 else 'less'} than" if share >= 0.005 else "as much as"
+    bound = f"bound x {adjustment.bound:.2f}"
+    if not adjustment.outcomes:
+        return f"other runs on {product} took {took} forecast, {bound}"
+    return f"this cluster's runs took {took} forecast, {bound}: {adjustment.outcomes} outcomes"

@@ -1,44 +1,27 @@
-"""How right the forecasts were, and how well that is known, as Prometheus sees it.
-
-The numbers live in the core, because a restart must find them again; here they only get their names.
-"""
+"""Metrics of accuracy and telemetry. The numbers live in outcomes/, because they survive a restart."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from vramcast.outcomes.accuracy import Accuracy, Group, GroupAccuracy, Tally
+from vramcast.outcomes.accuracy import Group, GroupAccuracy, Tally
 from vramcast.outcomes.readings import Fault
+from vramcast.outcomes.run_tracker import RunTracker
 from vramcast.outcomes.runs import Unmeasured
 from vramcast.task.run_status import Ending
 
 _GROUP = ("family", "level", "product")
 
 
-@dataclass(frozen=True, slots=True)
-class TelemetryView:
-    """What is known of telemetry at the moment of a scrape. `age_seconds` None: nothing has come yet."""
-
-    configured: bool
-    age_seconds: float | None
-    polls: Mapping[str, int]
-    faults: Mapping[Fault, int]
-    running: int = 0
-    ended: int = 0
-
-
 class AccuracyCollector(Collector):
-    """`counting`: whether this replica is the one that counts; of two, the other shows no outcomes at all."""
+    """`counting`: does this replica count outcomes? A standby shows none."""
 
-    def __init__(
-        self, accuracy: Accuracy, telemetry: Callable[[], TelemetryView], counting: Callable[[], bool]
-    ) -> None:
-        self._accuracy = accuracy
-        self._telemetry = telemetry
+    def __init__(self, tracker: RunTracker, counting: Callable[[], bool]) -> None:
+        self._tracker = tracker
+        self._accuracy = tracker.accuracy
         self._counting = counting
 
     def collect(self) -> Iterator[Metric]:
@@ -47,18 +30,20 @@ class AccuracyCollector(Collector):
         yield from _lately(groups)
         yield from _histograms(groups)
         unmeasured = CounterMetricFamily(
-            "vramcast_unmeasured_runs", "Runs that ended and are no outcome, by why", labels=["why"]
+            "vramcast_unmeasured_runs", "Ended runs that could not be measured, by cause", labels=["why"]
         )
         for why in Unmeasured:
             unmeasured.add_metric([why], self._accuracy.unmeasured[why] if self._counting() else 0)
         yield unmeasured
-        yield from _telemetry(self._telemetry())
+        yield from _telemetry(self._tracker)
 
 
 def _outcomes(groups: Iterable[tuple[Group, GroupAccuracy]]) -> Iterator[Metric]:
-    ends = CounterMetricFamily("vramcast_outcomes", "Measured runs that ended, by how", labels=[*_GROUP, "ending"])
-    kept = CounterMetricFamily("vramcast_promises_kept", "Measured runs that stayed in their promise", labels=_GROUP)
-    ooms = CounterMetricFamily("vramcast_ooms", "Runs whose GPU's memory did not suffice", labels=_GROUP)
+    ends = CounterMetricFamily("vramcast_outcomes", "Measured runs, by how they ended", labels=[*_GROUP, "ending"])
+    kept = CounterMetricFamily(
+        "vramcast_promises_kept", "Measured runs that stayed within their promise", labels=_GROUP
+    )
+    ooms = CounterMetricFamily("vramcast_ooms", "Runs that ran out of GPU memory", labels=_GROUP)
     for group, accuracy in groups:
         labels = [group.family, group.level, group.product]
         for ending in Ending:
@@ -71,18 +56,18 @@ def _outcomes(groups: Iterable[tuple[Group, GroupAccuracy]]) -> Iterator[Metric]
 def _lately(groups: Iterable[tuple[Group, GroupAccuracy]]) -> Iterator[Metric]:
     bias = GaugeMetricFamily(
         "vramcast_forecast_bias_ratio",
-        "Observed peak over median forecast, geometric mean of the last 200 outcomes: 1 is right, 1.2 a fifth too low",
+        "Observed peak over median forecast, geometric mean of the last 200 outcomes: 1 is exact, 1.2 is 20 % too low",
         labels=_GROUP,
     )
-    coverage = GaugeMetricFamily("vramcast_coverage_ratio", "Promises kept, of the last 200 outcomes", labels=_GROUP)
+    coverage = GaugeMetricFamily(
+        "vramcast_coverage_ratio", "Share of promises kept, over the last 200 outcomes", labels=_GROUP
+    )
     promised = GaugeMetricFamily(
         "vramcast_coverage_promised_ratio",
-        "1 - risk, mean of the same outcomes: what it should be",
+        "Share of promises that should be kept: mean of 1 - risk over the same outcomes",
         labels=_GROUP,
     )
-    lately = GaugeMetricFamily(
-        "vramcast_coverage_outcomes", "Outcomes that the coverage rests on: 200 at most", labels=_GROUP
-    )
+    lately = GaugeMetricFamily("vramcast_coverage_outcomes", "Outcomes behind the coverage, at most 200", labels=_GROUP)
     for group, accuracy in groups:
         labels = [group.family, group.level, group.product]
         was, should_be = accuracy.coverage
@@ -96,14 +81,14 @@ def _lately(groups: Iterable[tuple[Group, GroupAccuracy]]) -> Iterator[Metric]:
 def _histograms(groups: Iterable[tuple[Group, GroupAccuracy]]) -> Iterator[Metric]:
     error = HistogramMetricFamily(
         "vramcast_forecast_error_ratio",
-        "Observed peak over median forecast, without OOMs",
+        "Observed peak over median forecast, OOMs excluded",
         labels=_GROUP,
     )
     reserved = HistogramMetricFamily(
-        "vramcast_over_reservation_ratio", "Promise over observed peak, without OOMs", labels=_GROUP
+        "vramcast_over_reservation_ratio", "Promise over observed peak, OOMs excluded", labels=_GROUP
     )
     utilization = HistogramMetricFamily(
-        "vramcast_utilization_error_ratio", "GPU utilization, forecast less observed mean", labels=_GROUP
+        "vramcast_utilization_error_ratio", "GPU utilization: forecast minus observed mean", labels=_GROUP
     )
     for group, accuracy in groups:
         labels = [group.family, group.level, group.product]
@@ -117,25 +102,28 @@ def _add(family: HistogramMetricFamily, labels: list[str], tally: Tally) -> None
     family.add_metric(labels, list(tally.cumulative()), tally.total)
 
 
-def _telemetry(view: TelemetryView) -> Iterator[Metric]:
-    age = GaugeMetricFamily("vramcast_telemetry_age_seconds", "Since the newest sample of any GPU; none: no telemetry")
-    if view.configured:
-        # Nothing yet is as old as it gets: an alert on the age must see it.
-        age.add_metric([], float("inf") if view.age_seconds is None else view.age_seconds)
+def _telemetry(tracker: RunTracker) -> Iterator[Metric]:
+    age = GaugeMetricFamily(
+        "vramcast_telemetry_age_seconds", "Age of the newest sample of any GPU; absent without telemetry"
+    )
+    telemetry, age_seconds = tracker.telemetry, tracker.telemetry_age_seconds
+    if telemetry.configured:
+        # No sample yet counts as infinitely old, so that an alert on the age fires.
+        age.add_metric([], float("inf") if age_seconds is None else age_seconds)
     yield age
-    polls = CounterMetricFamily("vramcast_telemetry_polls", "Looks at telemetry, by result", labels=["result"])
-    for result, count in view.polls.items():
+    polls = CounterMetricFamily("vramcast_telemetry_polls", "Telemetry polls, by result", labels=["result"])
+    for result, count in telemetry.polls.items():
         polls.add_metric([result], count)
     yield polls
     faults = CounterMetricFamily(
-        "vramcast_telemetry_faults", "Samples that were passed over, or doubtful, by why", labels=["fault"]
+        "vramcast_telemetry_faults", "Samples that were ignored or doubtful, by cause", labels=["fault"]
     )
     for fault in Fault:
-        faults.add_metric([fault], view.faults.get(fault, 0))
+        faults.add_metric([fault], telemetry.faults.get(fault, 0))
     yield faults
     runs = GaugeMetricFamily(
-        "vramcast_runs", "Forecast pods that run, or ended and are not counted yet", labels=["phase"]
+        "vramcast_runs", "Forecast pods that are running, or have ended and are not counted yet", labels=["phase"]
     )
-    runs.add_metric(["running"], view.running)
-    runs.add_metric(["ended"], view.ended)
+    runs.add_metric(["running"], len(tracker.runs))
+    runs.add_metric(["ended"], len(tracker.ended))
     yield runs

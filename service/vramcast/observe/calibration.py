@@ -1,7 +1,4 @@
-"""What was learned, how far the runs are from what the artifact knew, and whether it is kept, as Prometheus sees it.
-
-Series are by (product, family), of which there are never more than the calibrator has cells.
-"""
+"""Metrics of calibration, drift and the models. Series are per (product, family): at most one per calibrator cell."""
 
 from __future__ import annotations
 
@@ -21,21 +18,21 @@ _CELL = ("product", "family")
 
 @dataclass(frozen=True, slots=True)
 class ModelView:
-    """One artifact, and what it does here."""
+    """One artifact and its role."""
 
     version: str
     source: str  # model or physics
-    role: str  # active model or candidate
+    role: str  # active or candidate
 
 
 @dataclass(frozen=True, slots=True)
 class LearnedView:
-    """At the moment of a scrape. `unsaved_seconds` None: nothing is kept anywhere."""
+    """At the moment of a scrape. `unsaved_seconds` None: nothing is stored."""
 
     mode: str
     modes: Sequence[str]
     cells: Sequence[CellState]
-    records: int
+    oom_tasks: int
     saves: Mapping[str, int]
     unsaved_seconds: float | None
     models: Sequence[ModelView]
@@ -56,20 +53,20 @@ class CalibrationCollector(Collector):
 def _learned(cells: Iterable[CellState]) -> Iterator[Metric]:
     factor = GaugeMetricFamily(
         "vramcast_calibration_factor",
-        "What this cluster's runs made of the artifact's bound at a risk (0.5: of its median), as a factor",
+        "Factor on the artifact's bound at a risk (0.5: on its median), learned from this cluster's runs",
         labels=[*_CELL, "risk"],
     )
     level = GaugeMetricFamily(
         "vramcast_calibration_level",
-        "Risk that is aimed at over risk that is promised: below 1 after more misses than promised",
+        "Targeted risk over promised risk: below 1 after more misses than promised",
         labels=_CELL,
     )
     outcomes, misses, shifts = (
         CounterMetricFamily(f"vramcast_calibration_{name}", text, labels=_CELL)
         for name, text in (
             ("outcomes", "Outcomes that calibration learned from"),
-            ("misses", "Of these, the ones above their promise"),
-            ("shifts", "Times that runs were plainly unlike those before, which were forgotten"),
+            ("misses", "Outcomes above their promise, of those that calibration learned from"),
+            ("shifts", "Times that runs changed so clearly that older ones were discarded"),
         )
     )
     for cell in cells:
@@ -85,16 +82,16 @@ def _learned(cells: Iterable[CellState]) -> Iterator[Metric]:
 
 def _drift(cells: Iterable[CellState]) -> Iterator[Metric]:
     ratio = GaugeMetricFamily(
-        "vramcast_drift_ratio", "The typical run over the artifact's own median, without calibration", labels=_CELL
+        "vramcast_drift_ratio", "The typical run over the artifact's own median, before calibration", labels=_CELL
     )
     coverage = GaugeMetricFamily(
         "vramcast_drift_coverage_ratio",
-        "Runs that the artifact's own bound at a risk of 0.05 would have held: 0.95 is right",
+        "Share of runs within the artifact's own bound at a risk of 0.05: 0.95 is right",
         labels=_CELL,
     )
     deviations = GaugeMetricFamily(
         "vramcast_drift_deviations",
-        "How surely the runs are not what the artifact was calibrated on, in standard deviations of chance",
+        "How certain it is that runs differ from those the artifact was calibrated on, in standard deviations",
         labels=_CELL,
     )
     for cell in cells:
@@ -107,29 +104,31 @@ def _drift(cells: Iterable[CellState]) -> Iterator[Metric]:
 
 
 def _state(view: LearnedView) -> Iterator[Metric]:
-    mode = GaugeMetricFamily("vramcast_calibration_mode", "1 for the mode of calibration", labels=["mode"])
+    mode = GaugeMetricFamily("vramcast_calibration_mode", "1 for the mode in use", labels=["mode"])
     for known in view.modes:
         mode.add_metric([known], float(known == view.mode))
     yield mode
     yield GaugeMetricFamily(
-        "vramcast_oom_history_tasks", "Tasks that died of OOM and get more if they return", value=view.records
+        "vramcast_oom_history_tasks",
+        "Tasks in the OOM history, which get more memory when they run again",
+        value=view.oom_tasks,
     )
     saves = CounterMetricFamily(
-        "vramcast_learned_state_saves", "Writes of what was learned, by result", labels=["result"]
+        "vramcast_learned_state_saves", "Writes of the learned state, by result", labels=["result"]
     )
     for result, count in view.saves.items():
         saves.add_metric([result], count)
     yield saves
     unsaved = GaugeMetricFamily(
         "vramcast_learned_state_unsaved_seconds",
-        "Since the oldest change that a restart would forget; none: nothing is kept",
+        "Age of the oldest change that a restart would lose; absent where nothing is stored",
     )
     if view.unsaved_seconds is not None:
         unsaved.add_metric([], view.unsaved_seconds)
     yield unsaved
     info = GaugeMetricFamily(
         "vramcast_model_info",
-        "1, with the model's version, what it is and whether it is active",
+        "Always 1; version, kind and role of each model are labels",
         labels=["version", "source", "role"],
     )
     for model in view.models:

@@ -1,4 +1,4 @@
-"""The active model beside the candidate in its shadow, as Prometheus sees it."""
+"""Metrics of the candidate on trial."""
 
 from __future__ import annotations
 
@@ -29,28 +29,38 @@ class CandidateCollector(Collector):
         view = self._view()
         standing = GaugeMetricFamily(
             "vramcast_candidate_standing",
-            "1 for how the candidate stands beside the active model",
+            "1 for the candidate's standing against the active model",
             labels=["standing"],
         )
         for known in Standing:
             standing.add_metric([known], float(known is view.standing))
         yield standing
-        loads = CounterMetricFamily("vramcast_candidate_loads", "Candidates by whether they loaded", labels=["result"])
+        loads = CounterMetricFamily(
+            "vramcast_candidate_loads", "Attempts to load a candidate, by result", labels=["result"]
+        )
         for result, count in view.loads.items():
             loads.add_metric([result], count)
         yield loads
-        yield CounterMetricFamily("vramcast_promotions", "Candidates that took over", value=view.promotions)
+        yield CounterMetricFamily(
+            "vramcast_promotions", "Candidates that became the active model", value=view.promotions
+        )
         yield from _figures(view.figures)
 
 
 _COMPARED: Mapping[str, tuple[str, Callable[[Figures], float]]] = {
-    "outcomes": ("Outcomes that both models forecast, 200 at most", lambda f: f.outcomes),
-    "loss_ratio": ("Pinball loss of the bound in logarithms, mean of the same outcomes", lambda f: f.loss),
-    "coverage_ratio": ("Promises that would have been kept, of the same outcomes", lambda f: f.coverage),
-    "promised_ratio": ("1 - risk, mean of the same outcomes", lambda f: f.promised),
-    "error_ratio": ("Error of the median forecast, median of the same outcomes", lambda f: f.error_ratio),
+    "outcomes": ("Outcomes that both models forecast, at most 200", lambda f: f.outcomes),
+    "loss_ratio": ("Pinball loss of the log bound, mean over the same outcomes: this decides", lambda f: f.loss),
+    "coverage_ratio": (
+        "Share of promises that the model would have kept, over the same outcomes",
+        lambda f: f.coverage,
+    ),
+    "promised_ratio": (
+        "Share of promises that it should keep: mean of 1 - risk over the same outcomes",
+        lambda f: f.promised,
+    ),
+    "error_ratio": ("Median error of the median forecast, over the same outcomes", lambda f: f.error_ratio),
     "over_reservation_ratio": (
-        "Promise over observed peak, median of the same outcomes",
+        "Median of promise over observed peak, over the same outcomes",
         lambda f: f.over_reservation_ratio,
     ),
 }

@@ -1,55 +1,45 @@
-"""Gauges with a series for every pod and every GPU: behind a setting, because a large cluster has a great many."""
+"""Gauges for every pod and every GPU. Behind a setting: a large cluster has a great many."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from vramcast.outcomes.run_tracker import RunTracker
 from vramcast.placement.ledger import Ledger
 from vramcast.task.quantity import MIB
 
 
-@dataclass(frozen=True, slots=True)
-class PodView:
-    """One running pod that was forecast."""
-
-    namespace: str
-    name: str
-    median_bytes: int | None
-    bound_bytes: int | None
-    observed_bytes: int | None
-
-
 class DetailCollector(Collector):
-    def __init__(self, ledger: Ledger, pods: Callable[[], Iterable[PodView]]) -> None:
+    def __init__(self, ledger: Ledger, tracker: RunTracker) -> None:
         self._ledger = ledger
-        self._pods = pods
+        self._tracker = tracker
 
     def collect(self) -> Iterator[Metric]:
         yield from self._pod_metrics()
         yield from self._gpu_metrics()
 
     def _pod_metrics(self) -> Iterator[Metric]:
-        # Not `pod` and `namespace`: a scrape gives every series those of vramcast itself.
+        # Not `pod` and `namespace`: a scrape adds those of vramcast itself to every series.
         labels = ["task_namespace", "task_pod"]
         predicted = GaugeMetricFamily(
-            "vramcast_pod_predicted_bytes", "GPU memory of a running pod, as forecast", labels=[*labels, "quantile"]
+            "vramcast_pod_predicted_bytes", "Forecast GPU memory of a running pod", labels=[*labels, "quantile"]
         )
         observed = GaugeMetricFamily(
             "vramcast_pod_observed_bytes",
-            "GPU memory of a running pod on its fullest GPU, as last seen",
+            "GPU memory of a running pod on its fullest GPU, at the last poll",
             labels=labels,
         )
-        for view in self._pods():
-            if view.median_bytes is not None:
-                predicted.add_metric([view.namespace, view.name, "median"], view.median_bytes)
-            if view.bound_bytes is not None:
-                predicted.add_metric([view.namespace, view.name, "bound"], view.bound_bytes)
-            if view.observed_bytes is not None:
-                observed.add_metric([view.namespace, view.name], view.observed_bytes)
+        for run in self._tracker.runs.values():
+            pod = [run.pod.namespace, run.pod.name]
+            if run.median_bytes is not None:
+                predicted.add_metric([*pod, "median"], run.median_bytes)
+            if run.bound_bytes is not None:
+                predicted.add_metric([*pod, "bound"], run.bound_bytes)
+            if run.last_mib is not None:
+                observed.add_metric(pod, run.last_mib * MIB)
         yield from (predicted, observed)
 
     def _gpu_metrics(self) -> Iterator[Metric]:
@@ -57,9 +47,9 @@ class DetailCollector(Collector):
         room, promised, unmanaged = (
             GaugeMetricFamily(f"vramcast_gpu_{name}_bytes", text, labels=labels)
             for name, text in (
-                ("room", "GPU memory that can still be promised or held"),
+                ("room", "GPU memory left to promise"),
                 ("promised", "GPU memory promised"),
-                ("unmanaged", "GPU memory that telemetry shows used by nobody of ours"),
+                ("unmanaged", "GPU memory in use that no promise accounts for"),
             )
         )
         for node in self._ledger.nodes:

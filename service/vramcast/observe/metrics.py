@@ -1,4 +1,4 @@
-"""What Prometheus sees. Names, labels and units are a contract: docs and dashboards are written against them."""
+"""Counters and gauges. Names, labels and units are a contract with dashboards and alerts."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from vramcast import __version__
 from vramcast.cluster.seam import Fate
 from vramcast.forecast.forecast import Source
 from vramcast.hardware.vendors import SHARED_GPU
-from vramcast.placement.ledger import Ledger
 from vramcast.placement.promises import State
 from vramcast.placement.reasons import Reason
+from vramcast.placement.state import ClusterState
 from vramcast.task.quantity import MIB
 
 VERBS = ("filter", "prioritize", "bind", "preempt", "forecast", "explain", "state", "records")
@@ -27,7 +27,7 @@ _LATENCY_BUCKETS = (
 
 @dataclass(frozen=True, slots=True)
 class ClusterView:
-    """What the world outside says of itself, at the moment of a scrape."""
+    """The connection to the cluster at the moment of a scrape."""
 
     synced: bool
     stale_seconds: float
@@ -38,42 +38,49 @@ class ClusterView:
     leading: bool = True
 
 
-# One more series per counter that nobody reads.
+# The `_created` series double the number of counters, and nobody reads them.
 disable_created_metrics()  # type: ignore[no-untyped-call] # the library types only part of itself
 
 
 class Metrics:
-    """All counters of the service, and the gauges that are read off the ledger when somebody looks."""
+    """The counters of the service. Collectors read everything else at the moment of a scrape."""
 
-    def __init__(self, ledger: Ledger, unschedulable: Callable[[], int], cluster: Callable[[], ClusterView]) -> None:
+    def __init__(self) -> None:
         self.registry = CollectorRegistry()
         self.request_seconds = Histogram(
-            "vramcast_request_seconds", "Time to answer, by verb", ["verb"],
+            "vramcast_request_seconds", "Time to answer a request", ["verb"],
             buckets=_LATENCY_BUCKETS, registry=self.registry,
         )  # fmt: skip
-        self.request_errors = self._counter("vramcast_request_errors", "Answers that carry an error", "verb", "cause")
-        self.node_rejections = self._counter("vramcast_node_rejections", "Nodes kept from pods in filter", "reason")
-        self.pods_rejected = self._counter(
-            "vramcast_pods_rejected", "Pods that fit nowhere in a filter call, by their commonest reason", "reason"
+        self.request_errors = self._counter(
+            "vramcast_request_errors", "Requests answered with an error", "verb", "cause"
         )
-        self.binds = self._counter("vramcast_binds", "Binding writes by what became of them", "fate")
-        self.forecasts = self._counter("vramcast_forecasts", "Forecasts that decided a filter call", "source")
-        self.invalid_tasks = self._counter("vramcast_invalid_tasks", "Pods whose annotations could not be used")
-        self.hold_waits = self._counter("vramcast_hold_waits", "Filter calls that waited for holds or news", "outcome")
-        self.defects = self._counter("vramcast_defects", "Changes of the cluster that met a defect of vramcast")
-        self.hold_expirations = self._counter("vramcast_hold_expirations", "Holds whose pod was never bound")
-        self.requeues = self._counter("vramcast_requeues", "Turned-away pods shown to the scheduler again")
-        self.takeovers = self._counter("vramcast_takeovers", "Times that this replica took the lead")
+        self.node_rejections = self._counter("vramcast_node_rejections", "Nodes that filter rejected", "reason")
+        self.pods_rejected = self._counter(
+            "vramcast_pods_rejected", "Filter calls in which the pod fit nowhere, by the most frequent reason", "reason"
+        )
+        self.binds = self._counter("vramcast_binds", "Binding writes, by result", "fate")
+        self.forecasts = self._counter("vramcast_forecasts", "Forecasts behind filter decisions", "source")
+        self.invalid_tasks = self._counter("vramcast_invalid_tasks", "Filter calls for pods with invalid annotations")
+        self.hold_waits = self._counter(
+            "vramcast_hold_waits", "Filter calls that waited for holds to end or changes to arrive", "outcome"
+        )
+        self.defects = self._counter(
+            "vramcast_defects", "Changes of the cluster that vramcast failed to apply because of a bug"
+        )
+        self.hold_expirations = self._counter("vramcast_hold_expirations", "Holds that expired before a bind")
+        self.requeues = self._counter(
+            "vramcast_requeues", "Unschedulable pods patched so that the scheduler retries them"
+        )
+        self.takeovers = self._counter("vramcast_takeovers", "Times that this replica became the leader")
         self.observed_placements = self._counter(
             "vramcast_observed_placements",
-            "In mode observe, what filter would have said of placements",
+            "In mode observe, what filter would have answered for each placement",
             "verdict",
         )
         self._begin_at_zero()
-        self.registry.register(_LedgerCollector(ledger, unschedulable, cluster))
 
     def _begin_at_zero(self) -> None:
-        """A series that appears with its first count has not increased, as Prometheus sees it."""
+        """Prometheus sees no increase in a series that first appears with a count of 1."""
         verdicts = [reason.label for reason in Reason]
         rejections = [reason.label for reason in Reason if reason is not Reason.FITS]
         for counter, values in (
@@ -94,10 +101,10 @@ class Metrics:
         return generate_latest(self.registry)
 
 
-class _LedgerCollector(Collector):
-    def __init__(self, ledger: Ledger, unschedulable: Callable[[], int], cluster: Callable[[], ClusterView]) -> None:
-        self._ledger = ledger
-        self._unschedulable = unschedulable
+class StateCollector(Collector):
+    def __init__(self, state: ClusterState, cluster: Callable[[], ClusterView]) -> None:
+        self._state = state
+        self._ledger = state.ledger
         self._cluster = cluster
 
     def collect(self) -> Iterator[Metric]:
@@ -106,15 +113,15 @@ class _LedgerCollector(Collector):
         yield from self._world()
         unmanaged = sum(int(table.unmanaged.sum()) for table in self._ledger.board.tables.values())
         yield GaugeMetricFamily(
-            "vramcast_unmanaged_bytes", "GPU memory that telemetry shows used by nobody of ours", value=unmanaged * MIB
+            "vramcast_unmanaged_bytes", "GPU memory in use that no promise accounts for", value=unmanaged * MIB
         )
-        info = GaugeMetricFamily("vramcast_build_info", "1, with the version as a label", labels=["version"])
+        info = GaugeMetricFamily("vramcast_build_info", "Always 1; the version is a label", labels=["version"])
         info.add_metric([__version__], 1)
         yield info
 
     def _promises(self) -> Iterable[Metric]:
-        count = GaugeMetricFamily("vramcast_promises", "Pods with a promise, by how sure it is", labels=["state"])
-        size = GaugeMetricFamily("vramcast_promised_bytes", "GPU memory promised, by how sure it is", labels=["state"])
+        count = GaugeMetricFamily("vramcast_promises", "Pods with a promise, by state", labels=["state"])
+        size = GaugeMetricFamily("vramcast_promised_bytes", "GPU memory promised, by state", labels=["state"])
         counts, sizes = dict.fromkeys(State, 0), dict.fromkeys(State, 0)
         for promise in self._ledger.promises():
             counts[promise.state] += 1
@@ -126,15 +133,17 @@ class _LedgerCollector(Collector):
         return (
             count,
             size,
-            GaugeMetricFamily("vramcast_holds", "Pods between filter and bind", value=len(self._ledger.holds)),
-            GaugeMetricFamily("vramcast_held_bytes", "GPU memory held, each pod once", value=held * MIB),
             GaugeMetricFamily(
-                "vramcast_unschedulable_pods", "Pending pods that fit nowhere", value=self._unschedulable()
+                "vramcast_holds", "Pods with a hold, between filter and bind", value=len(self._ledger.holds)
+            ),
+            GaugeMetricFamily("vramcast_held_bytes", "GPU memory held, counting each pod once", value=held * MIB),
+            GaugeMetricFamily(
+                "vramcast_unschedulable_pods", "Pending pods that fit nowhere", value=len(self._state.unschedulable)
             ),
         )
 
     def _capacity(self) -> Iterable[Metric]:
-        nodes = GaugeMetricFamily("vramcast_nodes", "Nodes by what they offer", labels=["kind"])
+        nodes = GaugeMetricFamily("vramcast_nodes", "Nodes, by how they offer GPUs", labels=["kind"])
         size = GaugeMetricFamily("vramcast_gpu_memory_bytes", "Usable GPU memory", labels=["product", "kind"])
         kinds = {"sharing": 0, "device_plugin": 0, "unreadable": 0, "none": 0}
         sizes: dict[tuple[str, str], int] = {}
@@ -153,15 +162,19 @@ class _LedgerCollector(Collector):
 
     def _world(self) -> Iterable[Metric]:
         view = self._cluster()
-        yield GaugeMetricFamily("vramcast_cluster_synced", "1 once nodes and pods were listed", value=view.synced)
+        yield GaugeMetricFamily(
+            "vramcast_cluster_synced", "1 after the first complete list of nodes and pods", value=view.synced
+        )
         yield GaugeMetricFamily("vramcast_leading", "1 if this replica decides", value=view.leading)
         yield GaugeMetricFamily(
-            "vramcast_cluster_stale_seconds", "Since the last sign of life of the watch", value=view.stale_seconds
+            "vramcast_cluster_stale_seconds",
+            "Time since the watch last heard from the API server",
+            value=view.stale_seconds,
         )
         for name, text, value in (
-            ("vramcast_watch_events", "Events seen by the watches", view.watch_events),
-            ("vramcast_watch_lists", "Complete lists made", view.watch_lists),
-            ("vramcast_watch_reconnects", "Watches opened again after an error", view.watch_reconnects),
-            ("vramcast_dropped_events", "Kubernetes Events not written because too many waited", view.dropped_events),
+            ("vramcast_watch_events", "Watch events received", view.watch_events),
+            ("vramcast_watch_lists", "Complete lists of a resource", view.watch_lists),
+            ("vramcast_watch_reconnects", "Watches reopened after an error", view.watch_reconnects),
+            ("vramcast_dropped_events", "Kubernetes Events dropped because the queue was full", view.dropped_events),
         ):
             yield CounterMetricFamily(name, text, value=value)

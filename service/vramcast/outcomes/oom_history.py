@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from vramcast.outcomes.outcome import Outcome
 from vramcast.task.run_status import Ending
@@ -69,3 +70,13 @@ class OomHistory:
         self._records[record.key] = record
         if len(self._records) > MAX_OOM_RECORDS:
             del self._records[next(iter(self._records))]
+
+
+def oom_json(record: OomRecord) -> list[Any]:
+    return [record.namespace, record.owner, record.fingerprint, record.short_bytes, round(record.died_at)]
+
+
+def read_oom(values: Any) -> OomRecord:
+    """Raises ValueError or TypeError."""
+    namespace, owner, fingerprint, short_bytes, died_at = values
+    return OomRecord(str(namespace), str(owner), str(fingerprint), int(short_bytes), float(died_at))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from vramcast.forecast.adjustment import UNADJUSTED, Adjustment
+from vramcast.forecast.forecast import UNADJUSTED, Adjustment
 from vramcast.names import PodUid, Product
 from vramcast.task.run_status import Ending
 

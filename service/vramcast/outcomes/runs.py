@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from vramcast.forecast.adjustment import UNADJUSTED, Adjustment
+from vramcast.forecast.forecast import UNADJUSTED, Adjustment
 from vramcast.names import PodUid, Product
 from vramcast.outcomes.attribution import LEAST_USED_MIB
 from vramcast.task.pod import PodRecord

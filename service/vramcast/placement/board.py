@@ -1,7 +1,13 @@
-"""All nodes' GPUs as arrays, and what room each has: the half of the ledger that is swept on every call.
+"""Every node's GPUs as arrays, and the room on each: the half of the ledger that every call sweeps.
 
-A node has a column in every table; a column is used again after its node is gone. Room is counted from scratch
-whenever something on a node changes, so it cannot drift.
+One table per resource, one column per node, one row per GPU of a node. A column is reused after its node is gone.
+A node's room is counted from scratch whenever something on it changes, so it cannot drift.
+
+`packed` makes "the fullest GPU that still fits" a plain minimum. It holds a GPU's room in MiB and its index in one
+integer, `room * 32 + index`. Subtract the need, read the result as unsigned, and everything that does not fit is
+larger than everything that does. The minimum brings its index along.
+
+Column -1 means an unknown node. It selects the last column, which belongs to no node and stays empty.
 """
 
 from __future__ import annotations
@@ -10,17 +16,160 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
-from vramcast.hardware.vendors import SHARED_GPU
+from vramcast.hardware.vendors import MAX_GPUS, SHARED_GPU
 from vramcast.names import NodeName, Product, Resource
 from vramcast.placement.gpus import NodeGpus, Pool
-from vramcast.placement.name_index import Found, NameIndex
-from vramcast.placement.name_table import Text
+from vramcast.placement.name_index import Ints, NameIndex, Records, Text
 from vramcast.placement.promises import Promise
 from vramcast.placement.reasons import Reason
-from vramcast.placement.table import MOST_MIB, Bools, Ints, PoolTable
 
+Mibs = npt.NDArray[np.int32]  # 32 bits wide, because these arrays are swept on every call
+Packed = npt.NDArray[np.uint32]
+Bools = npt.NDArray[np.bool_]
+
+# More than any GPU has (32 TiB). Packed, it is half of what 32 bits hold, so differences do not overflow.
+MAX_MIB = (1 << 25) - 1
+_INDEX_BITS = 5
+_INDEX_MASK = MAX_GPUS - 1
+# The room of a GPU that does not exist: below any real room, even of a GPU that is badly over-full.
+_ABSENT_MIB = -(1 << 25)
+_LOWEST_ROOM_MIB = -(1 << 24)
+_NEGATIVE = np.uint32(1 << 31)
+_FIRST_CAPACITY = 64
+# Below this size, decoding the names is faster than setting up arrays.
+_INDEX_MIN_BYTES = 4096
 _NO_UNMANAGED: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """The answer of one table to one demand, for every node. Shapes: (nodes,), `spare` (count, nodes)."""
+
+    needs_mib: Mibs
+    fits: Bools
+    spare: Packed  # what would be left on each GPU taken, packed; meaningless where the demand does not fit
+
+    def gpus(self, columns: Ints) -> Ints:
+        """(count, columns)"""
+        return np.asarray(self.spare[:, columns] & _INDEX_MASK, dtype=np.int64)
+
+    def spare_mib(self, columns: Ints) -> Ints:
+        """On the emptiest of the GPUs taken. (columns,)"""
+        return np.asarray(self.spare[-1][columns] >> _INDEX_BITS, dtype=np.int64)
+
+    def spare_shares(self, size_mib: Mibs) -> npt.NDArray[np.float32]:
+        """The same for every node, as a share of these sizes. (nodes,)"""
+        sizes = np.maximum(size_mib[: len(self.fits)], 1)
+        return np.asarray(np.divide(self.spare[-1] >> _INDEX_BITS, sizes, dtype=np.float32))
+
+
+class PoolTable:
+    """Room, holds and sizes of one resource. Shapes: (gpus, nodes) unless noted."""
+
+    def __init__(self, width: int) -> None:
+        self._packed: Mibs = np.full((width, _FIRST_CAPACITY), _ABSENT_MIB << _INDEX_BITS, dtype=np.int32)
+        self.held: Mibs = np.zeros((width, _FIRST_CAPACITY), dtype=np.int32)
+        self.size: Mibs = np.full((width, _FIRST_CAPACITY), _ABSENT_MIB, dtype=np.int32)
+        self.unmanaged: Mibs = np.zeros((width, _FIRST_CAPACITY), dtype=np.int32)
+        self.tenants = np.zeros((width, _FIRST_CAPACITY), dtype=np.int32)
+        self.offered = np.zeros(_FIRST_CAPACITY, dtype=np.bool_)  # (nodes,)
+        self.mixed = np.zeros(_FIRST_CAPACITY, dtype=np.bool_)  # (nodes,)
+        self.sliced = np.zeros(_FIRST_CAPACITY, dtype=np.bool_)  # (nodes,)
+        self.devices = np.zeros(_FIRST_CAPACITY, dtype=np.int64)  # (nodes,)
+        self.free_devices = np.zeros(_FIRST_CAPACITY, dtype=np.int64)  # (nodes,)
+        self.largest: Mibs = np.full(_FIRST_CAPACITY, _ABSENT_MIB, dtype=np.int32)  # (nodes,) of `size`
+        self.product_ids = np.zeros(_FIRST_CAPACITY, dtype=np.int32)  # (nodes,)
+        # Sums over the whole table. They are usually 0, and then explaining a rejection can skip the arrays.
+        self.held_mib = 0
+        self.unmanaged_mib = 0
+
+    @property
+    def width(self) -> int:
+        return int(self._packed.shape[0])
+
+    def grow(self, width: int, nodes: int) -> None:
+        """Make room for a node with more GPUs, or for more nodes plus the empty last column."""
+        old_width, old_nodes = self._packed.shape
+        if width <= old_width and nodes < old_nodes:
+            return
+        width, nodes = max(width, old_width), old_nodes if nodes < old_nodes else max(nodes + 1, 2 * old_nodes)
+        fills = {"_packed": _ABSENT_MIB << _INDEX_BITS, "size": _ABSENT_MIB, "largest": _ABSENT_MIB}
+        arrays = [(name, value) for name, value in vars(self).items() if isinstance(value, np.ndarray)]
+        for name, old in arrays:
+            shape = (width, nodes) if old.ndim == 2 else (nodes,)
+            grown = np.full(shape, fills.get(name, 0), dtype=old.dtype)
+            grown[tuple(slice(length) for length in old.shape)] = old
+            setattr(self, name, grown)
+
+    def clear(self, column: int) -> None:
+        self.held_mib -= int(self.held[:, column].sum())
+        self.unmanaged_mib -= int(self.unmanaged[:, column].sum())
+        self._packed[:, column] = _ABSENT_MIB << _INDEX_BITS
+        self.size[:, column] = _ABSENT_MIB
+        self.largest[column] = _ABSENT_MIB
+        for array in (self.held, self.unmanaged, self.tenants):
+            array[:, column] = 0
+        for flags in (self.offered, self.mixed, self.sliced):
+            flags[column] = False
+        self.devices[column] = self.free_devices[column] = 0
+
+    def set_size(self, column: int, memory_mib: Sequence[int]) -> None:
+        sizes = [min(size_mib, MAX_MIB) for size_mib in memory_mib]
+        self.size[: len(sizes), column] = sizes
+        self.largest[column] = max(sizes)
+
+    def room(self, gpu: int, column: int) -> int:
+        """Negative for a GPU that other schedulers have over-filled."""
+        return int(self._packed[gpu, column]) >> _INDEX_BITS
+
+    def set_room(self, gpu: int, column: int, room_mib: int) -> None:
+        self._packed[gpu, column] = (min(max(room_mib, _LOWEST_ROOM_MIB), MAX_MIB) << _INDEX_BITS) | gpu
+
+    def add_hold(self, gpus: Ints, columns: Ints, needs_mib: Mibs) -> None:
+        """Each (gpu, column) pair at most once. A negative need removes a hold."""
+        flat = gpus * self._packed.shape[1] + columns
+        self._packed.reshape(-1)[flat] -= needs_mib << _INDEX_BITS
+        self.held.reshape(-1)[flat] += needs_mib
+        self.held_mib += int(needs_mib.sum(dtype=np.int64))
+
+    def set_unmanaged(self, gpu: int, column: int, used_mib: int) -> None:
+        self.unmanaged_mib += used_mib - int(self.unmanaged[gpu, column])
+        self.unmanaged[gpu, column] = used_mib
+
+    def sweep(self, needs_mib: Mibs, count: int) -> Sweep:
+        """The best fit on every node: its `count` fullest GPUs that hold the need. needs_mib: (nodes,)"""
+        nodes = len(needs_mib)
+        spare = (self._packed[:, :nodes] - (needs_mib << _INDEX_BITS)).view(np.uint32)
+        if self.width == 1 or count == 1:
+            spare = spare.min(axis=0)[np.newaxis, :]
+        elif count > self.width:
+            spare = np.full((1, nodes), _NEGATIVE)
+        else:
+            spare = np.sort(spare, axis=0)[:count]
+        fits = (spare[-1] < _NEGATIVE) & self.offered[:nodes]
+        fits &= ~self.mixed[:nodes]
+        return Sweep(needs_mib, fits, spare)
+
+    def fits_with(self, relief_mib: Mibs, needs_mib: Mibs, count: int) -> Bools:
+        """Which nodes would fit if `relief_mib` (gpus, nodes) were free? Used to tell reasons apart."""
+        nodes = len(needs_mib)
+        room = self._packed[:, :nodes] + (relief_mib[:, :nodes] << _INDEX_BITS)
+        return _enough(room >= needs_mib << _INDEX_BITS, count)
+
+    def fits_empty(self, needs_mib: Mibs, count: int) -> Bools:
+        """Which nodes have large enough GPUs at all?"""
+        if count == 1:
+            return np.asarray(self.largest[: len(needs_mib)] >= needs_mib, dtype=np.bool_)
+        return _enough(self.size[:, : len(needs_mib)] >= needs_mib, count)
+
+
+def _enough(fitting: Bools, count: int) -> Bools:
+    """fitting: (gpus, nodes). Where the kubelet picks, one row stands for all devices."""
+    if count == 1 or fitting.shape[0] == 1:
+        return np.asarray(fitting.any(axis=0), dtype=np.bool_)
+    return np.asarray(fitting.sum(axis=0) >= count, dtype=np.bool_)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,30 +187,31 @@ class DeviceView:
 
 
 class Board:
-    """`seed`: for the hash of node names, see `name_index`."""
+    """All tables, and which column each node has."""
 
-    def __init__(self, seed: int = 0) -> None:
+    def __init__(self) -> None:
         self.nodes: dict[NodeName, NodeGpus] = {}
         self.tables: dict[Resource, PoolTable] = {}
         self.product_ids: dict[Product, int] = {}
-        # What to say of a node that does not offer a resource, by whether the pod wants to share. (nodes + 1,)
+        # Why a node does not offer a resource, for pods that share and for pods that do not. (nodes + 1,)
         self.unoffered_shared = np.full(1, Reason.UNKNOWN_NODE, dtype=np.uint8)
         self.unoffered_whole = np.full(1, Reason.UNKNOWN_NODE, dtype=np.uint8)
+        self.width = 0  # columns in use or free again
+        self.layout = 0  # counts how often a column got another node or other GPUs
         self._column_of: dict[NodeName, int] = {}
+        self._index: NameIndex | None = None
+        self._indexed = True  # False: a node came or went since the index was built
         self._free_columns: list[int] = []
         self._unmanaged: dict[NodeName, tuple[int, ...]] = {}
-        self._index = NameIndex(seed)
-        self.width = 0  # columns in use or free again
-        self.layout = 0  # counts the times that a column changed hands or its GPUs did
 
     def put(self, node: NodeGpus) -> int:
-        """The node's column. Its room is not counted yet."""
+        """The node's column. The caller recounts its room."""
         column = self._column_of.get(node.name)
         if column is None:
             column = self._free_columns.pop() if self._free_columns else self.width
             self.width = max(self.width, column + 1)
             self._column_of[node.name] = column
-            self._index.put(node.name, column)
+            self._indexed = False
         self.nodes[node.name] = node
         self.layout += 1
         self._note_unoffered(node, column)
@@ -75,8 +225,8 @@ class Board:
 
     def drop(self, name: NodeName) -> None:
         column = self._column_of.pop(name)
+        self._indexed = False
         del self.nodes[name]
-        self._index.drop(name)
         self._unmanaged.pop(name, None)
         for table in self.tables.values():
             table.clear(column)
@@ -84,8 +234,8 @@ class Board:
         self.layout += 1
 
     def set_unmanaged(self, name: NodeName, used_mib: Sequence[int]) -> bool:
-        """Whether that is news."""
-        used_mib = tuple(min(max(0, used), MOST_MIB) for used in used_mib)
+        """True if anything changed."""
+        used_mib = tuple(min(max(0, used), MAX_MIB) for used in used_mib)
         if used_mib == self._unmanaged.get(name, _NO_UNMANAGED):
             return False
         self._unmanaged[name] = used_mib
@@ -95,23 +245,23 @@ class Board:
         return self._column_of.get(name)
 
     def columns(self, names: Iterable[str]) -> Ints:
-        """Where each node stands in the arrays; -1 for a node that is not known."""
+        """-1 for an unknown node."""
         return np.array([self._column_of.get(NodeName(name), -1) for name in names], dtype=np.int64)
 
-    def find(self, raw: Text) -> Found | None:
-        """The same for a compact JSON array of names that are all known; None for any other: decode it."""
-        return self._index.find(raw)
-
-    def quoted_names(self, columns: Ints) -> list[bytes]:
-        """The names of known nodes, in JSON."""
-        return self._index.quoted(columns)
+    def find(self, raw: Text) -> tuple[Ints, Records] | None:
+        """The same for a long JSON array, with the quoted names in place. None: decode it and use `columns`."""
+        if len(raw) < _INDEX_MIN_BYTES:
+            return None
+        if not self._indexed:
+            self._index, self._indexed = NameIndex.build(self._column_of), True
+        return self._index.find(raw) if self._index is not None else None
 
     def sharing(self, columns: Ints) -> Bools:
-        """Which of these nodes share their GPUs: pods that take GPUs from the device plugin stay off them."""
+        """Which of these nodes share their GPUs. Pods that get GPUs from the device plugin stay off them."""
         return np.asarray(self.unoffered_whole[columns] == Reason.SHARING, dtype=np.bool_)
 
     def recount(self, name: NodeName, promises: Iterable[Promise]) -> None:
-        """One node's room, from what is promised on it."""
+        """Count one node's room from the promises on it."""
         node = self.nodes.get(name)
         if node is None:
             return
@@ -127,7 +277,7 @@ class Board:
                 _recount_kubelet(table, pool, column, promises, unmanaged)
 
     def device_views(self, name: NodeName, promises: Iterable[Promise]) -> list[DeviceView]:
-        """A node's devices with all that stands on them, for people to look at."""
+        """A node's devices with everything that counts on them."""
         node, column = self.nodes[name], self._column_of[name]
         views, promises = [], tuple(promises)
         for pool in node.pools:
@@ -146,7 +296,6 @@ class Board:
 
     def _note_unoffered(self, node: NodeGpus, column: int) -> None:
         if column + 1 >= len(self.unoffered_shared):
-            # The column after the last node's is nobody's, and there lies what -1 finds.
             unknown = np.full(self.width + 1 - len(self.unoffered_shared), Reason.UNKNOWN_NODE, dtype=np.uint8)
             self.unoffered_shared = np.append(self.unoffered_shared, unknown)
             self.unoffered_whole = np.append(self.unoffered_whole, unknown)
@@ -175,7 +324,7 @@ def _why_not_offered(node: NodeGpus, *, wants_shared: bool) -> Reason:
 
 
 def _indices_on(pool: Pool, promise: Promise) -> Sequence[int]:
-    """Bound by somebody else without saying where, it may sit on any of them, so it counts on all."""
+    """A pod that another scheduler bound without naming its GPU may sit on any of them, so it counts on all."""
     return [index for index in promise.gpu_indices if index < pool.count] or range(pool.count)
 
 
@@ -198,12 +347,12 @@ def _recount_shared(
 def _recount_kubelet(
     table: PoolTable, pool: Pool, column: int, promises: Iterable[Promise], unmanaged: Sequence[int]
 ) -> None:
-    """The kubelet picks the device, so the next pod must fit on whichever it could get."""
+    """The kubelet picks the device, so the next pod must fit on whichever device it might get."""
     size_mib, foreign = pool.memory_mib[0], max(unmanaged, default=0)
     mine = [promise for promise in promises if promise.resource == pool.resource]
     taken = 0
     if pool.replicas > 1:
-        # An undescribed tenant of a time-sliced GPU counts at its fair share: nothing better is known.
+        # An undescribed tenant of a time-sliced GPU counts at its fair share, for lack of a better number.
         share_mib = size_mib // pool.replicas
         needs = sorted(
             (
@@ -213,7 +362,7 @@ def _recount_kubelet(
             ),
             reverse=True,
         )
-        # Worst case: the largest tenants all on the GPU that the next pod gets, with one replica left for it.
+        # Worst case: the largest tenants all share the GPU that the next pod gets.
         taken = sum(needs[: pool.replicas - 1])
     table.set_unmanaged(0, column, foreign)
     table.tenants[0, column] = min(len(mine), pool.replicas - 1)

@@ -1,4 +1,4 @@
-"""Fit: which nodes can take a demand, and why the others cannot. Reads the board, changes nothing."""
+"""Which nodes can take a demand, why the others cannot, and which of them is best. Reads the board, changes nothing."""
 
 from __future__ import annotations
 
@@ -8,37 +8,38 @@ import numpy as np
 import numpy.typing as npt
 
 from vramcast.hardware.vendors import SHARED_GPU
-from vramcast.placement.board import Board
+from vramcast.placement.board import MAX_MIB, Board, Bools, Mibs, PoolTable, Sweep
+from vramcast.placement.name_index import Ints
 from vramcast.placement.promises import Demand
 from vramcast.placement.reasons import Reason
-from vramcast.placement.score import MAX_SCORE, score
-from vramcast.placement.table import MOST_MIB, Bools, Ints, Mibs, PoolTable, Sweep
 
 Reasons = npt.NDArray[np.uint8]
-# Of nodes that are scored to offer one.
+MAX_SCORE = 10
+_FILL_WEIGHT = 0.8
+# How many nodes to score for each one offered.
 _SHORTLIST = 3
-# More than any GPU has: the need on a product that nobody forecast for.
-_NEVER_MIB = MOST_MIB + 1
+# More than any GPU has: the need on a product without a forecast.
+_NEVER_MIB = MAX_MIB + 1
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """The answer for one demand on the nodes that were asked about. Shapes: (asked,)."""
+    """The answer to one demand for the nodes asked about. Shapes: (asked,)."""
 
     demand: Demand
-    columns: Ints  # -1: a node that is not known
-    fits: Bools  # and is offered: the best of them, where `offer_best` chose
+    columns: Ints  # -1: an unknown node
+    fits: Bools  # after `offer_best`: fits and is offered
     reasons: Reasons
     sweep: Sweep | None  # of every node, asked about or not
 
     def counts(self) -> dict[Reason, int]:
-        """How many nodes got which reason, in the order of the checks; those that fit are not among them."""
+        """How many nodes were rejected for which reason, in the order of the checks."""
         counted = enumerate(np.bincount(self.reasons).tolist())
         return {Reason(code): nodes for code, nodes in counted if nodes and code != Reason.FITS}
 
 
 def decide(board: Board, demand: Demand, columns: Ints, *, count_devices: bool) -> Decision:
-    """For the asked nodes, by their columns. Per-pod facts once, then all nodes in one sweep."""
+    """For the asked nodes, by column. Facts about the pod come first, then one sweep over all nodes."""
     unoffered = board.unoffered_shared if demand.ask.resource == SHARED_GPU else board.unoffered_whole
     table = board.tables.get(demand.ask.resource)
     if table is None:
@@ -47,7 +48,7 @@ def decide(board: Board, demand: Demand, columns: Ints, *, count_devices: bool) 
     needs = _needs(board, table, demand)
     sweep = table.sweep(needs, demand.ask.count)
     if demand.ask.count > 1:
-        # A row stands for one GPU where we pick, and for all of them where the kubelet does.
+        # Where the kubelet picks, one row stands for all GPUs, so the sweep has not counted them.
         sweep.fits[:] &= table.devices[: len(needs)] >= demand.ask.count
     if counts:
         sweep.fits[:] &= table.free_devices[: len(needs)] >= demand.ask.count
@@ -60,9 +61,9 @@ def decide(board: Board, demand: Demand, columns: Ints, *, count_devices: bool) 
 
 
 def _explain(table: PoolTable, needs: Mibs, demand: Demand, counts: bool) -> Reasons:
-    """For every node that offers the resource, the reason why it does not fit, should it not. (nodes,)
+    """For every node that offers the resource: why it does not fit, if it does not. (nodes,)
 
-    Written from the last check to the first, so that the first that holds stands in the end.
+    Written from the last check to the first, so that the first check that fails is the one that remains.
     """
     count, nodes = demand.ask.count, len(needs)
     reasons = np.full(nodes, Reason.NO_ROOM, dtype=np.uint8)
@@ -78,7 +79,7 @@ def _explain(table: PoolTable, needs: Mibs, demand: Demand, counts: bool) -> Rea
 
 
 def _needs(board: Board, table: PoolTable, demand: Demand) -> Mibs:
-    """The need on each node, by its product; and on the column that is nobody's."""
+    """The need on each node by its product, and on the empty last column. (nodes + 1,)"""
     nodes = board.width + 1
     by_product = np.full(max(1, len(board.product_ids)), _NEVER_MIB if demand.needs_mib else 0, dtype=np.int32)
     for product, need_mib in demand.needs_mib.items():
@@ -86,14 +87,26 @@ def _needs(board: Board, table: PoolTable, demand: Demand) -> Mibs:
             by_product[board.product_ids[product]] = min(need_mib, _NEVER_MIB)
     needs = by_product[table.product_ids[:nodes]]
     if demand.ask.count > 1 and table.sliced.any():
-        # One GPU may get all of a pod's replicas.
+        # All replicas of a pod may end on one GPU.
         sliced = table.sliced[:nodes]
         needs[sliced] = np.minimum(needs[sliced].astype(np.int64) * demand.ask.count, _NEVER_MIB)
     return np.asarray(needs, dtype=np.int32)
 
 
+def score(size_mib: Mibs, spare_mib: Ints, tenants: Mibs) -> Ints:
+    """0 to 10 for the GPU that the pod would take; `spare_mib` is what it would leave there. All (nodes,).
+
+    Packing counts most: prefer the GPU that this pod fills best, so that large and empty GPUs stay free. Between two
+    equally full GPUs, prefer the one with fewer tenants.
+    """
+    fill = 1 - spare_mib / np.maximum(size_mib, 1)
+    calm = 1 / (1 + tenants)
+    weighed = _FILL_WEIGHT * fill + (1 - _FILL_WEIGHT) * calm
+    return np.asarray(np.clip(np.rint(weighed * MAX_SCORE), 0, MAX_SCORE), dtype=np.int64)
+
+
 def scores(board: Board, demand: Demand, sweep: Sweep | None, columns: Ints) -> Ints:
-    """How good each of these nodes is for the demand, 0 to 10; 0 where it does not fit. (columns,)"""
+    """The score of each of these nodes; 0 where the demand does not fit. (columns,)"""
     table = board.tables.get(demand.ask.resource)
     if table is None or sweep is None:
         return np.zeros(len(columns), dtype=np.int64)
@@ -103,11 +116,11 @@ def scores(board: Board, demand: Demand, sweep: Sweep | None, columns: Ints) -> 
 
 
 def offer_best(board: Board, decision: Decision, most: int) -> Decision:
-    """The same, with only the `most` best of the nodes that fit.
+    """The same decision with only the `most` best nodes offered.
 
-    Equally good ones in the order in which the scheduler named them: it begins with others every time.
+    Equal scores keep the scheduler's order. It starts at another node every cycle, so ties spread over the cluster.
     """
-    fitting = _filled_best(board, decision, _SHORTLIST * most)
+    fitting = _fullest(board, decision, _SHORTLIST * most)
     points = scores(board, decision.demand, decision.sweep, decision.columns[fitting])
     order = np.argsort((MAX_SCORE - points).astype(np.uint8), kind="stable")
     offered = np.zeros_like(decision.fits)
@@ -115,12 +128,12 @@ def offer_best(board: Board, decision: Decision, most: int) -> Decision:
     return replace(decision, fits=offered)
 
 
-def _filled_best(board: Board, decision: Decision, most: int) -> Ints:
-    """Where among the asked nodes those are that the demand fills best; scoring all of thousands would cost more."""
+def _fullest(board: Board, decision: Decision, most: int) -> Ints:
+    """Positions of the nodes that the demand would fill best: scoring thousands of nodes would cost more."""
     table, sweep = board.tables.get(decision.demand.ask.resource), decision.sweep
     if table is None or sweep is None or most >= len(decision.fits):
         return np.flatnonzero(decision.fits)
-    # The GPUs of a node are of one size, as good as always.
+    # Nearly always all GPUs of a node have the same size.
     empty = sweep.spare_shares(table.size[0])[decision.columns]
     empty[~decision.fits] = np.inf
     best = np.sort(np.argpartition(empty, most)[:most])

@@ -1,50 +1,65 @@
-"""The ledger: what is promised to whom on every GPU, and what is held for pods whose fate is not known yet.
+"""The ledger: what is promised to whom on every GPU, and what is held for pods that are being placed.
 
-It is the one place that changes. Deciding reads it, binding writes it, and both are single calls without I/O, so
-that on one thread nothing can come between looking and taking. Time comes in as an argument.
+Only the ledger changes. Deciding reads it, binding writes it, and both are single calls without I/O: on one thread,
+nothing can come between reading the room and taking it. The current time is an argument.
 
-The invariant: the sum of promises that vramcast makes on a GPU never exceeds what the GPU has.
+The invariant: the sum of the promises that vramcast makes on a GPU never exceeds what the GPU has.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from vramcast.hardware.vendors import SHARED_GPU
-from vramcast.names import NodeName, PodUid, Product
+from vramcast.names import NodeName, PodUid, Product, Resource
 from vramcast.placement import fit
-from vramcast.placement.board import Board, DeviceView
+from vramcast.placement.board import Board, DeviceView, Mibs, Sweep
 from vramcast.placement.fit import Decision
 from vramcast.placement.gpus import NodeGpus
-from vramcast.placement.promises import Demand, Hold, Promise, State
+from vramcast.placement.name_index import Ints
+from vramcast.placement.promises import Demand, Promise, State
 from vramcast.placement.reasons import Reason
-from vramcast.placement.table import Ints
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """A pod's need on every node that it was offered. Shapes: (nodes,), `gpus` (count, nodes)."""
+
+    uid: PodUid
+    pod: str
+    resource: Resource
+    columns: Ints
+    gpus: Ints
+    needs_mib: Mibs
+    expires_at: float
+    sweep: Sweep  # which chose the nodes
+    layout: int  # of the board at that time
 
 
 class Ledger:
-    """`count_devices`: check the number of free devices too, where no kube-scheduler has done so before us."""
+    """`count_devices`: also count free devices, where no kube-scheduler has done so first."""
 
-    def __init__(self, *, hold_ttl_seconds: float = 30.0, count_devices: bool = False, seed: int = 0) -> None:
+    def __init__(self, *, hold_ttl_seconds: float = 30.0, count_devices: bool = False) -> None:
         self._hold_ttl_seconds = hold_ttl_seconds
         self._count_devices = count_devices
-        self._settled_board = Board(seed)
+        self._board = Board()
         self._promises: dict[NodeName, dict[PodUid, Promise]] = {}
         self._nodes_of_pod: dict[PodUid, set[NodeName]] = {}
-        self._settled_holds: dict[PodUid, Hold] = {}
-        self._late_hold: tuple[Decision, float] | None = None
+        self._entered_holds: dict[PodUid, Hold] = {}
+        self._pending_hold: tuple[Decision, float] | None = None
 
     @property
     def board(self) -> Board:
-        self.settle()
-        return self._settled_board
+        self.enter_pending_hold()
+        return self._board
 
     @property
     def _holds(self) -> dict[PodUid, Hold]:
-        self.settle()
-        return self._settled_holds
+        self.enter_pending_hold()
+        return self._entered_holds
 
     # ------------------------------------------------------------------ the cluster
 
@@ -57,7 +72,7 @@ class Ledger:
         return self.board.nodes
 
     def put_node(self, node: NodeGpus) -> None:
-        """A node is new, or not what it was. Promises on it stay; holds on it go, they were for another node."""
+        """A node is new or has changed. Promises on it stay. Holds on it end: they were for the node as it was."""
         if self.board.nodes.get(node.name) == node:
             return
         self._drop_holds_on(node.name)
@@ -65,20 +80,20 @@ class Ledger:
         self._recount(node.name)
 
     def drop_node(self, name: NodeName) -> None:
-        """A node is gone. Its promises stay until their pods are gone: the node may come back under its name."""
+        """A node is gone. Its promises stay until their pods are gone, because the node may come back."""
         if name in self.board.nodes:
             self._drop_holds_on(name)
             self.board.drop(name)
 
     def set_unmanaged(self, name: NodeName, used_mib: Sequence[int]) -> None:
-        """Memory on each GPU (by index) that telemetry shows used and that belongs to no pod of ours."""
+        """Memory that telemetry shows in use on each GPU (by index) and that no promise accounts for."""
         if self.board.set_unmanaged(name, used_mib):
             self._recount(name)
 
     # ------------------------------------------------------------------ deciding
 
     def decide(self, demand: Demand, columns: Ints) -> Decision:
-        """Which of the asked nodes can take the demand. A hold of the same pod does not stand in its own way."""
+        """Which of the asked nodes can take the demand. The pod's own hold does not count against it."""
         own = self._holds.get(demand.uid)
         if own is None:
             return fit.decide(self.board, demand, columns, count_devices=self._count_devices)
@@ -95,14 +110,14 @@ class Ledger:
         return bool(self.decide(demand, np.arange(self.board.width, dtype=np.int64)).fits.any())
 
     def scores(self, demand: Demand, columns: Ints) -> Ints:
-        """For a pod that holds, by what was seen when its nodes were chosen a moment ago: a wish, not a promise."""
+        """A pod with a hold is scored by the sweep that chose its nodes: a preference need not be newer than that."""
         hold = self._holds.get(demand.uid)
         now = demand.ask.resource, self.board.layout
-        seen = hold.sweep if hold is not None and (hold.resource, hold.layout) == now else None
-        return fit.scores(self.board, demand, seen or self.decide(demand, columns).sweep, columns)
+        sweep = hold.sweep if hold is not None and (hold.resource, hold.layout) == now else None
+        return fit.scores(self.board, demand, sweep or self.decide(demand, columns).sweep, columns)
 
     def fits_after(self, demand: Demand, node: NodeName, evicted: Set[PodUid]) -> bool:
-        """Would the demand fit on the node once these pods are gone? Changes nothing."""
+        """Would the demand fit on the node once these pods are evicted? Changes nothing."""
         kept = self._promises.get(node, {})
         self._promises[node] = {uid: promise for uid, promise in kept.items() if uid not in evicted}
         try:
@@ -122,18 +137,17 @@ class Ledger:
         return self._holds
 
     def hold(self, decision: Decision, now: float) -> None:
-        """Until the pod's fate is known, its need stands on every node that it was told is feasible.
+        """Hold the pod's need on every node that it was offered, until it is bound, gone or too late.
 
-        Whole GPUs need no hold: the scheduler and the device plugin count them. The arrays follow when somebody looks
-        next: an answer need not wait for them.
+        Whole GPUs need no hold: the scheduler and the device plugin count them. The arrays are updated when they are
+        next read, so that the answer to the scheduler does not wait for them.
         """
         self.release_hold(decision.demand.uid)
-        self._late_hold = decision, now
+        self._pending_hold = decision, now
 
-    def settle(self) -> None:
-        """Brings the arrays up to date; whoever looks at them does so first."""
-        if self._late_hold is not None:
-            (decision, now), self._late_hold = self._late_hold, None
+    def enter_pending_hold(self) -> None:
+        if self._pending_hold is not None:
+            (decision, now), self._pending_hold = self._pending_hold, None
             self._enter_hold(decision, now)
 
     def _enter_hold(self, decision: Decision, now: float) -> None:
@@ -141,7 +155,7 @@ class Ledger:
         table = self.board.tables.get(demand.ask.resource)
         if table is None or sweep is None or not demand.needs_mib:
             return
-        # Each once, ascending, as the arrays lie in memory.
+        # Each column once and in ascending order, which is how the arrays lie in memory.
         chosen = np.zeros(len(sweep.fits), dtype=np.bool_)
         chosen[decision.columns[decision.fits]] = True
         columns = np.flatnonzero(chosen)
@@ -193,10 +207,10 @@ class Ledger:
     # ------------------------------------------------------------------ promising
 
     def assign(self, demand: Demand, node: NodeName, now: float) -> Promise | Reason:
-        """Take GPUs on the chosen node, now: the hold becomes a promise. What is not free any more is a Reason.
+        """Turn the hold into a promise on the chosen node, or return the Reason why there is no room left.
 
-        Either way the hold is over: the scheduler has chosen. A pod with a promise on this node gets that same promise
-        again: a bind may be repeated.
+        Either way the hold ends, because the scheduler has chosen. A pod that already has a promise on this node gets
+        the same one again: binds may be repeated.
         """
         self.release_hold(demand.uid)
         existing = self._promises.get(node, {}).get(demand.uid)
@@ -226,33 +240,33 @@ class Ledger:
         return promise
 
     def promise(self, promise: Promise) -> None:
-        """The API server shows this pod on this node, so it is there and nowhere else: room or no room."""
+        """The API server shows this pod on this node, so it counts there and nowhere else, room or not."""
         for node in self._nodes_of_pod.get(promise.uid, set()) - {promise.node}:
             self._drop_promise(promise.uid, node)
         self.release_hold(promise.uid)
         self._put_promise(promise)
 
     def mark(self, uid: PodUid, node: NodeName, state: State, now: float) -> None:
-        """What became of our write. A bound pod stays bound: only its end frees its room."""
+        """Record the result of our write. A bound pod stays bound: only its end frees its room."""
         promise = self._promises.get(node, {}).get(uid)
         if promise is not None and promise.state is not State.BOUND:
             self._put_promise(replace(promise, state=state, made_at=now))
 
     def withdraw(self, uid: PodUid, node: NodeName) -> None:
-        """Our write was refused for certain: the promise was never kept."""
+        """Our write was certainly refused: the pod never got the promise."""
         promise = self._promises.get(node, {}).get(uid)
         if promise is not None and promise.state is not State.BOUND:
             self._drop_promise(uid, node)
 
     def forget(self, uid: PodUid) -> bool:
-        """The pod is gone or finished: all that was kept for it is free."""
+        """The pod is gone or finished: free everything it had."""
         nodes = self._nodes_of_pod.get(uid, set()).copy()
         for node in nodes:
             self._drop_promise(uid, node)
         return self.release_hold(uid) or bool(nodes)
 
     def forget_absent(self, present: Set[PodUid], listed_at: float) -> list[PodUid]:
-        """After a fresh list: pods that are not in it are gone, unless we bound them after the list began."""
+        """After a complete list: pods missing from it are gone, unless we bound them after the list began."""
         gone = [
             uid for uid, nodes in self._nodes_of_pod.items()
             if uid not in present and all(self._promises[node][uid].made_at < listed_at for node in nodes)
@@ -267,7 +281,7 @@ class Ledger:
         return gone
 
     def promise_of(self, uid: PodUid) -> Promise | None:
-        """The pod's promise; the surest where a write without an answer left more than one."""
+        """The pod's promise; the most certain one if an unconfirmed bind left several."""
         promises = [self._promises[node][uid] for node in self._nodes_of_pod.get(uid, ())]
         return max(promises, key=lambda promise: (promise.state is State.BOUND, promise.made_at), default=None)
 
@@ -286,7 +300,7 @@ class Ledger:
         before = on_node.get(promise.uid)
         on_node[promise.uid] = promise
         self._nodes_of_pod.setdefault(promise.uid, set()).add(promise.node)
-        # Our own bind comes back through the watch, and then nothing is new but how sure it is.
+        # When our own bind comes back through the watch, only its state is new and the room stays.
         if before is None or replace(before, state=promise.state, made_at=promise.made_at) != promise:
             self._recount(promise.node)
 

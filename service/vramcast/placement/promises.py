@@ -1,4 +1,4 @@
-"""What has been promised to whom, and what is only held until a pod's fate is known."""
+"""What a pod demands, and what has been promised to it."""
 
 from __future__ import annotations
 
@@ -7,31 +7,34 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from vramcast.names import NodeName, PodUid, Product, Resource
-from vramcast.placement.table import Ints, Mibs, Sweep
 from vramcast.task.pod import Ask
 
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """What one pod wants: devices, and the memory on each by GPU product. No needs: an undescribed pod."""
+    """The devices that a pod wants, and the memory on each by GPU product. No needs: an undescribed pod."""
 
     uid: PodUid
     pod: str
     ask: Ask
     needs_mib: Mapping[Product, int]
 
+    @property
+    def largest_need_mib(self) -> int:
+        return max(self.needs_mib.values(), default=0)
+
 
 class State(StrEnum):
-    """How sure a promise is. It counts in full in every state."""
+    """How certain a promise is. It counts in full in every state."""
 
     BINDING = "binding"  # our write is under way
-    UNCONFIRMED = "unconfirmed"  # our write got no answer: it may still come through
+    UNCONFIRMED = "unconfirmed"  # our write got no answer and may still succeed
     BOUND = "bound"  # the API server has it
 
 
 @dataclass(frozen=True, slots=True)
 class Promise:
-    """Memory on the GPUs of one node. `gpu_indices` is empty where it is not known which GPUs they are."""
+    """Memory on the GPUs of one node. `gpu_indices` is empty where the GPUs are not known."""
 
     uid: PodUid
     pod: str
@@ -42,18 +45,3 @@ class Promise:
     gpu_indices: tuple[int, ...]
     state: State
     made_at: float
-
-
-@dataclass(frozen=True, slots=True)
-class Hold:
-    """A pod's need, on every node that it was told is feasible. Shapes: (nodes,), `gpus` (count, nodes)."""
-
-    uid: PodUid
-    pod: str
-    resource: Resource
-    columns: Ints
-    gpus: Ints
-    needs_mib: Mibs
-    expires_at: float
-    sweep: Sweep  # what its nodes were chosen by
-    layout: int  # of the board then: which node has which column

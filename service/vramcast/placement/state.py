@@ -1,15 +1,16 @@
-"""The cluster as vramcast knows it: the ledger, the pods that matter to it, and a count of what was seen.
+"""The cluster as vramcast knows it: the ledger, and the pods that are known, being placed, or unschedulable.
 
-Changes come in, demands go out. Nothing is stored: after a restart the same changes rebuild the same state.
+Changes go in, demands come out. Nothing is stored: after a restart the same changes rebuild the same state.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Set
+from dataclasses import dataclass, replace
 
 from vramcast.errors import InvalidTask
-from vramcast.forecast.forecast import Forecaster
-from vramcast.names import NodeName, PodUid, Product
+from vramcast.forecast.forecast import Forecast, Forecaster
+from vramcast.names import NodeName, PodUid, Product, Resource
 from vramcast.placement.changes import (
     Change,
     NodeGone,
@@ -22,23 +23,32 @@ from vramcast.placement.changes import (
 )
 from vramcast.placement.ledger import Ledger
 from vramcast.placement.promises import Demand, Promise, State
-from vramcast.task.pod import PodRecord
+from vramcast.task.pod import NO_METADATA, Pod, PodRecord, to_record
+
+# More pods than a scheduler has between filter and bind.
+_MAX_BEING_PLACED = 20_000
+# Far more than a scheduler's queue holds.
+_MAX_UNSCHEDULABLE = 50_000
+_FIRST_REQUEUE_SECONDS = 1.5
+_LONGEST_PAUSE_SECONDS = 120.0
 
 
 class ClusterState:
-    """One owner, one thread."""
+    """Belongs to one thread."""
 
     def __init__(
         self, ledger: Ledger, forecaster: Forecaster, floor_mib: Callable[[PodRecord], int] = lambda _pod: 0
     ) -> None:
-        """`floor_mib`: what a pod must get at least, because it died of less."""
+        """`floor_mib`: the least that a pod may get, because the same task ran out of memory before."""
         self.ledger = ledger
         self.pods: dict[PodUid, PodRecord] = {}
-        # Grows with every change seen: who saw the same number twice has seen no news in between.
+        self.unschedulable = UnschedulablePods()
+        # Grows with every change: equal revisions mean that nothing happened in between.
         self.revision = 0
-        # Only after a complete list of both is it known what is free.
+        # What is free is known only after a complete list of both.
         self.nodes_listed = False
         self.pods_listed = False
+        self._being_placed: dict[PodUid, PodRecord] = {}
         self._forecaster = forecaster
         self._floor_mib = floor_mib
 
@@ -63,6 +73,7 @@ class ClusterState:
             case PodsListed(uids, listed_at):
                 self.pods_listed = True
                 self.ledger.forget_absent(uids, listed_at)
+                self.unschedulable.forget_absent(uids, listed_at)
                 for uid in self.pods.keys() - uids:
                     if self.ledger.promise_of(uid) is None:
                         del self.pods[uid]
@@ -72,10 +83,7 @@ class ClusterState:
         return self.nodes_listed and self.pods_listed
 
     def demand(self, pod: PodRecord) -> Demand | None:
-        """What the pod wants on every product that the cluster has; None for one that wants no GPU.
-
-        Raises InvalidTask where the description cannot be forecast from.
-        """
+        """What the pod needs on every product in the cluster; None for a pod without a GPU. Raises InvalidTask."""
         if pod.invalid is not None:
             raise pod.invalid
         if pod.ask is None:
@@ -87,12 +95,57 @@ class ClusterState:
             needs = {p: max(self._forecaster.forecast(task, p).need_mib, floor_mib) for p in self.ledger.products}
         return Demand(pod.uid, pod.key, pod.ask, needs)
 
+    def product_on(self, node: NodeName | None, resource: Resource) -> Product:
+        """Of a node's GPUs under a resource name; empty if unknown."""
+        gpus = self.ledger.nodes.get(node) if node else None
+        pool = gpus.pool(resource) if gpus else None
+        return pool.product if pool else Product("")
+
+    def product_of(self, pod: PodRecord) -> Product:
+        return self.product_on(pod.node, pod.ask.resource) if pod.ask else Product("")
+
+    def forecast_of(self, pod: PodRecord) -> Forecast | None:
+        """On the GPUs that the pod sits on; None if it cannot be forecast."""
+        try:
+            return self._forecaster.forecast(pod.task, self.product_of(pod)) if pod.task else None
+        except InvalidTask:
+            return None
+
+    # ------------------------------------------------------------------ pods between filter and bind
+
+    def read(self, pod: Pod) -> PodRecord:
+        """The pod of a request. Parsed only if the watch has not shown the same version already."""
+        metadata = pod.metadata or NO_METADATA
+        known = self.pods.get(PodUid(metadata.uid or ""))
+        return known if known is not None and known.resource_version == metadata.resource_version else to_record(pod)
+
+    def begin_placing(self, pod: PodRecord) -> None:
+        """Bind promises what filter decided on, even if the annotations have changed by then."""
+        self._being_placed.pop(pod.uid, None)
+        if len(self._being_placed) >= _MAX_BEING_PLACED:
+            del self._being_placed[next(iter(self._being_placed))]
+        self._being_placed[pod.uid] = pod
+
+    def being_placed(self, uid: PodUid) -> PodRecord | None:
+        return self._being_placed.get(uid) or self.pods.get(uid)
+
+    def with_newest_version(self, pod: PodRecord) -> PodRecord:
+        """The scheduler may not have seen our latest patch of the pod yet; its Binding must name that version."""
+        known = self.pods.get(pod.uid)
+        if known is None or _version(known) <= _version(pod):
+            return pod
+        return replace(pod, resource_version=known.resource_version)
+
+    # ------------------------------------------------------------------ pods that come and go
+
     def _see_pod(self, pod: PodRecord, now: float) -> None:
         if pod.finished:
             self._lose_pod(pod.uid)
             return
+        if pod.node is not None:
+            self._stop_placing(pod.uid)
         if pod.ask is None and pod.invalid is None:
-            # It never wanted a GPU, or does not any more; a promise that was made stays until its end.
+            # It wants no GPU, or no longer does. A promise stays until the pod ends.
             self.pods.pop(pod.uid, None)
             return
         self.pods[pod.uid] = pod
@@ -101,7 +154,12 @@ class ClusterState:
 
     def _lose_pod(self, uid: PodUid) -> None:
         self.pods.pop(uid, None)
+        self._stop_placing(uid)
         self.ledger.forget(uid)
+
+    def _stop_placing(self, uid: PodUid) -> None:
+        self.unschedulable.discard(uid)
+        self._being_placed.pop(uid, None)
 
     def _promise_bound(self, pod: PodRecord, node: NodeName, now: float) -> None:
         if pod.ask is None:
@@ -117,7 +175,7 @@ class ClusterState:
         )
 
     def _need_on(self, pod: PodRecord, node: NodeName) -> int | None:
-        """For a pod that somebody else bound: its forecast on that node, or the largest while the node is unknown."""
+        """The forecast of a pod that another scheduler bound; the largest one while the node is unknown."""
         try:
             demand = self.demand(pod)
         except InvalidTask:
@@ -126,11 +184,81 @@ class ClusterState:
             return None
         gpus = self.ledger.nodes.get(node)
         pool = gpus.pool(demand.ask.resource) if gpus else None
-        return demand.needs_mib[pool.product] if pool else max(demand.needs_mib.values())
+        return demand.needs_mib[pool.product] if pool else demand.largest_need_mib
 
     def _recount_unassigned(self, name: NodeName, now: float) -> None:
-        """Pods that were bound by others count at their forecast, which depends on what the node has."""
+        """Pods that other schedulers bound count at their forecast, which depends on the node's GPUs."""
         for promise in list(self.ledger.promises_on(name)):
             pod = self.pods.get(promise.uid)
             if pod is not None and pod.node == name and pod.assignment is None and promise.state is State.BOUND:
                 self._promise_bound(pod, name, now)
+
+
+def _version(pod: PodRecord) -> int:
+    """Versions of one resource compare as numbers: guaranteed since Kubernetes 1.35, and true of etcd before that."""
+    return int(pod.resource_version) if pod.resource_version.isascii() and pod.resource_version.isdecimal() else 0
+
+
+@dataclass(frozen=True, slots=True)
+class UnschedulablePod:
+    pod: PodRecord
+    revision: int  # of the state in which it did not fit
+    added_at: float
+    requeue_at: float
+    pause_seconds: float
+
+
+class UnschedulablePods:
+    """Pods that fit nowhere, until they are placed or gone.
+
+    kube-scheduler retries such a pod only after an event in the cluster. If it retries and vramcast has seen nothing
+    new, the event is still on its way here, and filter waits a moment for it. If room appears without an event that
+    the scheduler sees (an expired hold, late telemetry), maintenance requeues the pod.
+    """
+
+    def __init__(self) -> None:
+        self._pods: dict[PodUid, UnschedulablePod] = {}
+
+    def __len__(self) -> int:
+        return len(self._pods)
+
+    def names(self, most: int) -> list[str]:
+        return [entry.pod.key for entry, _ in zip(self._pods.values(), range(most), strict=False)]
+
+    def add(self, pod: PodRecord, revision: int, now: float) -> None:
+        before = self._pods.pop(pod.uid, None)
+        pause = before.pause_seconds if before else _FIRST_REQUEUE_SECONDS
+        if len(self._pods) >= _MAX_UNSCHEDULABLE:
+            del self._pods[next(iter(self._pods))]
+        self._pods[pod.uid] = UnschedulablePod(pod, revision, now, now + pause, pause)
+
+    def discard(self, uid: PodUid) -> None:
+        self._pods.pop(uid, None)
+
+    def forget_absent(self, present: Set[PodUid], listed_at: float) -> None:
+        """After a complete list: pods missing from it are gone, unless they came after the list began."""
+        gone = [uid for uid, entry in self._pods.items() if uid not in present and entry.added_at < listed_at]
+        for uid in gone:
+            del self._pods[uid]
+
+    def unchanged_since(self, uid: PodUid, revision: int) -> bool:
+        """Did this pod fail to fit in exactly this state of the cluster?"""
+        before = self._pods.get(uid)
+        return before is not None and before.revision == revision
+
+    def due(self, now: float, most: int) -> list[UnschedulablePod]:
+        """Longest waiting first."""
+        found = []
+        for entry in self._pods.values():
+            if entry.requeue_at <= now:
+                found.append(entry)
+                if len(found) == most:
+                    break
+        return found
+
+    def postpone(self, uid: PodUid, now: float, *, requeued: bool) -> None:
+        """Check again later. A pod that was requeued and is still here waits twice as long: it does not lack room."""
+        entry = self._pods.pop(uid, None)
+        if entry is not None:
+            pause = min(entry.pause_seconds * 2, _LONGEST_PAUSE_SECONDS) if requeued else entry.pause_seconds
+            self._pods[uid] = replace(entry, requeue_at=now + pause, pause_seconds=pause)

@@ -10,17 +10,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import lru_cache
 from typing import Any, Final
 
 import msgspec
 
 from vramcast.errors import FieldError, InvalidTask
-from vramcast.hardware.vendors import MAX_GPUS, SHARED_GPU, is_gpu_resource
+from vramcast.hardware.vendors import MAX_GPUS, SHARED_GPU, WHOLE_GPU, is_gpu_resource
 from vramcast.names import NodeName, PodUid, Resource
 from vramcast.task.forms import MAX_GPU_MEMORY_MIB
 from vramcast.task.quantity import ceil_div, ceil_mib, parse_quantity
 from vramcast.task.run_status import PodStatus, RunFacts, read_run
-from vramcast.task.task import Task, parse_task
+from vramcast.task.task import Task, describes, parse_described
 from vramcast.task.vocabulary import PREFIX, Written
 
 # More devices than any node has: larger counts mean the same, and sums stay far from overflow.
@@ -28,6 +29,9 @@ MAX_DEVICES: Final = 4096
 # The largest count that one quantity may give; the arrays can hold it.
 MAX_COUNT: Final = 1 << 20
 FINISHED: Final = frozenset({"Succeeded", "Failed"})
+# The pods of a Job or a sweep repeat the same few annotations. Profiles are too long to keep.
+_CACHED_LENGTH: Final = 1024
+_parse_cached: Final = lru_cache(maxsize=4096)(parse_described)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,8 +104,10 @@ def read_pod(
     ask = next((Ask(Resource(resource), count) for resource, count in devices.items()), None)
     invalid: InvalidTask | None = None
     try:
-        task = parse_task(annotations)
-        if task is not None:
+        described = tuple(item for item in annotations.items() if describes(item[0]))
+        if described:
+            short = sum(len(text) for _, text in described) < _CACHED_LENGTH
+            task = _parse_cached(described) if short else parse_described(described)
             ask = _described_ask(task, devices)
     except InvalidTask as error:
         invalid = error
@@ -142,7 +148,7 @@ def _described_ask(task: Task, devices: Mapping[str, int]) -> Ask:
     if not devices:
         if not task.share:
             raise InvalidTask([
-                FieldError(share_key, "false", 'the pod asks for no GPU: set resources.limits "nvidia.com/gpu", '
+                FieldError(share_key, "false", f'the pod asks for no GPU: set resources.limits "{WHOLE_GPU}", '
                            f'or {share_key}: "true" to share one')
             ])  # fmt: skip
         count = task.gpus or 1

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
-from functools import lru_cache
 from typing import Any, cast
 
 from vramcast.errors import MAX_SHOWN, FieldError, InvalidTask
@@ -33,7 +34,8 @@ REQUEUE = PREFIX + "requeue"
 OBSERVED_MEMORY = PREFIX + "observed-memory"
 OUT_OF_MEMORY = PREFIX + "out-of-memory"
 DESCRIBES_NOTHING: tuple[str, ...] = (*Written, REQUEUE, OBSERVED_MEMORY, OUT_OF_MEMORY)
-_IGNORED = frozenset(DESCRIBES_NOTHING)
+# Is this the name of an annotation that describes a task? It is asked of every annotation of every pod.
+describes = re.compile(f"{re.escape(PREFIX)}(?!({'|'.join(n.removeprefix(PREFIX) for n in DESCRIBES_NOTHING)})$)").match
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,18 +72,16 @@ FIELD_NAMES = {"gpu-memory": "gpu_memory_mib", "task": "kind"}
 
 
 def parse_task(annotations: Mapping[str, str]) -> Task | None:
-    """The task that the annotations describe; None where they say nothing; InvalidTask with every mistake."""
-    ours = tuple((name, text) for name, text in annotations.items() if name.startswith(PREFIX) and name not in _IGNORED)
-    if not ours:
-        return None
-    short = sum(len(text) for _, text in ours) < _SHORT_LENGTH
-    return _parse_short(ours) if short else _parse(ours)
+    """The task that the annotations describe, or None if they describe none. Raises InvalidTask with every mistake."""
+    described = tuple(item for item in annotations.items() if describes(item[0]))
+    return parse_described(described) if described else None
 
 
-def _parse(ours: tuple[tuple[str, str], ...]) -> Task:
+def parse_described(described: tuple[tuple[str, str], ...]) -> Task:
+    """From the annotations that describe a task, names and texts. Raises InvalidTask."""
     errors: list[FieldError] = []
     values: dict[str, Value] = {}
-    for name, text in ours:
+    for name, text in described:
         key = KEYS.get(name.removeprefix(PREFIX))
         try:
             if key is None:
@@ -98,11 +98,6 @@ def _parse(ours: tuple[tuple[str, str], ...]) -> Task:
     taken = assumed(level, values)
     values = {**{name: KEYS[name].parse(default) for name, default in taken.items()}, **values}
     return Task(level=level, assumptions=tuple(f"{name} {text}" for name, text in taken.items()), **_fields(values))
-
-
-# A Job's pods, a sweep's retries: the same few words come again and again. Profiles are long and kept elsewhere.
-_SHORT_LENGTH = 1024
-_parse_short = lru_cache(maxsize=4096)(_parse)
 
 
 def _parse_value(key: Key, text: str) -> Value:
@@ -154,3 +149,9 @@ def describe(task: Task) -> str:
         return f"gpu-memory {human_mib(cast(int, task.gpu_memory_mib))}"
     what = task.model or (task.architecture or "network")
     return f"{what}, batch {task.batch_size}, {task.precision}, {task.kind}"
+
+
+def task_fingerprint(task: Task) -> str:
+    """The same for two pods that run the same thing, however they are placed and whatever risk they accept."""
+    what = replace(task, share=False, gpus=None, max_oom_risk=None, assumptions=())
+    return hashlib.sha256(repr(what).encode()).hexdigest()[:16]

@@ -8,11 +8,10 @@ from dataclasses import replace
 import pytest
 from tests.outcomes.laws import LAWS, MODEL, RISK, finish, runs
 
-from vramcast.forecast.adjustment import UNADJUSTED
+from vramcast.forecast.forecast import UNADJUSTED
 from vramcast.names import Product
-from vramcast.outcomes.calibration import MAX_CELLS, Calibrator
-from vramcast.outcomes.learned import cell_json, oom_json, read_cell, read_oom
-from vramcast.outcomes.oom_history import ABOVE, MAX_OOM_RECORDS, OomHistory
+from vramcast.outcomes.calibration import MAX_CELLS, Calibrator, cell_json, read_cell
+from vramcast.outcomes.oom_history import ABOVE, MAX_OOM_RECORDS, OomHistory, oom_json, read_oom
 from vramcast.outcomes.outcome import Outcome
 from vramcast.task.run_status import Ending
 

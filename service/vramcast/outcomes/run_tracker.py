@@ -1,7 +1,7 @@
-"""What is known of the runs under way and of telemetry, between two looks at it.
+"""The runs under way, and what telemetry has shown of them.
 
-Changes of the cluster begin and end runs here, at once; looks (looking.py) fill them with what was seen, and turn
-the ended ones into outcomes.
+Changes of the cluster begin and end runs here at once. Telemetry polls add what they saw, and turn ended runs into
+outcomes.
 """
 
 from __future__ import annotations
@@ -10,34 +10,24 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from vramcast.forecast.adjustment import parse_adjustment
-from vramcast.forecast.forecast import Forecast
+from vramcast.forecast.forecast import Forecast, parse_adjustment
 from vramcast.names import NodeName, PodUid, Product
 from vramcast.outcomes.accuracy import Accuracy
 from vramcast.outcomes.observation import Findings, Observer
-from vramcast.outcomes.outcome import Outcome
-from vramcast.outcomes.readings import Fault
+from vramcast.outcomes.readings import Fault, PodValues
 from vramcast.outcomes.records import ObservedRuns
 from vramcast.outcomes.runs import Run
 from vramcast.outcomes.tenancy import Tenancy, Tenant
 from vramcast.placement.changes import Change, PodGone, PodSeen, PodsListed
 from vramcast.placement.promises import Promise
-from vramcast.settings import Settings
 from vramcast.task.pod import PodRecord
 from vramcast.task.quantity import MIB
 from vramcast.task.run_status import RunFacts
-from vramcast.task.task import Task
-
-# What calibration learns from; called on the event loop, once for every measured run that was forecast.
-Recorder = Callable[[Outcome, Task], None]
-# A pod's forecast where it sits; None where nothing can be said of it. Quick: it was made when the pod was seen.
-ForecastOf = Callable[[PodRecord], Forecast | None]
-ProductOf = Callable[[PodRecord], Product]
 
 
 @dataclass(slots=True)
 class EndedRun:
-    """A run whose pod is gone or finished. `facts` None: it is not known yet how it ended."""
+    """A run whose pod is gone or finished. `facts` None: how it ended is not known yet."""
 
     run: Run
     gone_at: float
@@ -50,7 +40,7 @@ class EndedRun:
 
 @dataclass(slots=True)
 class TelemetryState:
-    """What the metrics say about telemetry. `covered_until`: up to then everything that was seen has been read."""
+    """How polling goes. `covered_until`: every sample up to then has been read."""
 
     configured: bool = False
     newest_at: float | None = None
@@ -60,57 +50,65 @@ class TelemetryState:
     last_error: str = ""
 
 
-class Measuring:
-    """`wall`: seconds since the epoch, as samples and pods have it."""
+class RunTracker:
+    """`wall` is seconds since the epoch, as in samples and pods.
 
-    def __init__(self, settings: Settings, wall: Callable[[], float]) -> None:
+    `product_of` is the product of the GPUs that a pod sits on, `forecast_of` its forecast there, or None.
+    """
+
+    def __init__(
+        self, wall: Callable[[], float], product_of: Callable[[PodRecord], Product],
+        forecast_of: Callable[[PodRecord], Forecast | None], *, gap_seconds: float, lag_seconds: float,
+        pod_values: PodValues, records_kept: int,
+    ) -> None:  # fmt: skip
         self.wall = wall
-        self.state = TelemetryState()
-        self.tenancy = Tenancy(settings.telemetry_lag_seconds)
-        self.observer = Observer(settings.telemetry_pod_values)
+        self.product_of = product_of
+        self.telemetry = TelemetryState()
+        self.tenancy = Tenancy(lag_seconds)
+        self.observer = Observer(pod_values)
         self.accuracy = Accuracy()
-        self.observed = ObservedRuns(settings.records_kept)
+        self.observed = ObservedRuns(records_kept)
         self.runs: dict[PodUid, Run] = {}
         self.ended: dict[PodUid, EndedRun] = {}
-        self.recorder: Recorder = lambda _outcome, _task: None
-        # Where telemetry found unmanaged memory, and when: what is too old is taken back.
+        # When telemetry last saw unmanaged memory on a node. Entries that are too old are removed.
         self.unmanaged_at: dict[NodeName, float] = {}
-        # False: what ended before this process came, or before it took the lead, has to be looked for.
+        # False: runs that ended before this process started, or before it led, still have to be read.
         self.caught_up = False
-        self._gap_seconds = settings.telemetry_stale_seconds
+        self._forecast_of = forecast_of
+        self._gap_seconds = gap_seconds
 
     # ------------------------------------------------------------------ changes of the cluster
 
-    def note(self, change: Change, forecast_of: ForecastOf, product_of: ProductOf) -> None:
+    def note(self, change: Change) -> None:
         match change:
             case PodSeen(pod) if pod.finished:
                 self._end(pod.uid, pod.run)
             case PodSeen(pod) if pod.node is not None and pod.task is not None:
-                self._go_on(pod, forecast_of, product_of)
+                self._continue(pod)
             case PodGone(uid):
                 self._end(uid, None)
             case PodsListed(uids, _):
                 for uid in self.runs.keys() - uids:
                     self._end(uid, None)
 
-    def begin(self, pod: PodRecord, forecast_of: ForecastOf, product_of: ProductOf) -> Run:
-        """From what bind wrote onto the pod; from the forecast of now where somebody else bound it."""
+    def begin(self, pod: PodRecord) -> Run:
+        """From what bind wrote onto the pod, or from its forecast now if another scheduler bound it."""
         facts, now = pod.run or RunFacts(), self.wall()
-        run = Run(pod, min(facts.started_at or now, now), self._gap_seconds, product_of(pod))
+        run = Run(pod, min(facts.started_at or now, now), self._gap_seconds, self.product_of(pod))
         if pod.assignment is not None and facts.median_mib is not None:
             run.median_bytes, run.bound_bytes = facts.median_mib * MIB, pod.assignment.reserved_mib * MIB
             run.adjustment = parse_adjustment(facts.adjustment)
-        elif (forecast := forecast_of(pod)) is not None:
+        elif (forecast := self._forecast_of(pod)) is not None:
             run.median_bytes, run.bound_bytes = forecast.median_bytes, forecast.bound_bytes
             run.adjustment = forecast.adjustment
         return run
 
-    def _go_on(self, pod: PodRecord, forecast_of: ForecastOf, product_of: ProductOf) -> None:
+    def _continue(self, pod: PodRecord) -> None:
         known = self.runs.get(pod.uid)
         if known is not None:
             known.pod = pod
         elif pod.uid not in self.accuracy.counted and pod.uid not in self.ended:
-            self.runs[pod.uid] = self.begin(pod, forecast_of, product_of)
+            self.runs[pod.uid] = self.begin(pod)
 
     def _end(self, uid: PodUid, facts: RunFacts | None) -> None:
         now = self.wall()
@@ -119,18 +117,17 @@ class Measuring:
         if run is not None:
             self.ended[uid] = EndedRun(run, now, facts if facts is not None and facts.ending is not None else None)
 
-    # ------------------------------------------------------------------ telemetry polls
+    # ------------------------------------------------------------------ telemetry
 
     def update_tenants(self, promises: Iterable[Promise], since: Callable[[Promise], float]) -> None:
         self.tenancy.update(promises, self.wall(), since)
 
-    def remember_past(self, tenant: Tenant, until: float) -> None:
-        """One that ended before this process came."""
+    def add_past_tenant(self, tenant: Tenant, until: float) -> None:
+        """For a run that ended before this process started."""
         self.tenancy.enter(tenant)
         self.tenancy.leave(tenant.uid, until)
 
-    def take(self, findings: Findings) -> None:
-        """What a look found of the runs."""
+    def add_findings(self, findings: Findings) -> None:
         for sighting in findings.sightings:
             run = self.runs.get(sighting.uid)
             ended = self.ended.get(sighting.uid)
@@ -142,11 +139,12 @@ class Measuring:
                 run.miss(sighting.at)
             else:
                 run.observe(sighting.at, sighting.used_mib, sighting.utilization)
-        self.state.faults.update(findings.faults)
+        self.telemetry.faults.update(findings.faults)
         if findings.newest_at is not None:
-            self.state.newest_at = max(findings.newest_at, self.state.newest_at or findings.newest_at)
+            self.telemetry.newest_at = max(findings.newest_at, self.telemetry.newest_at or findings.newest_at)
 
     @property
-    def age_seconds(self) -> float | None:
-        """Of the newest sample; before the first one, None."""
-        return None if self.state.newest_at is None else max(0.0, self.wall() - self.state.newest_at)
+    def telemetry_age_seconds(self) -> float | None:
+        """Of the newest sample; None before the first one."""
+        newest_at = self.telemetry.newest_at
+        return None if newest_at is None else max(0.0, self.wall() - newest_at)
