@@ -1,7 +1,7 @@
-"""A small API server over real HTTP: lists in pages, watches from a place in its history, binds pods.
+"""A small API server over real HTTP: lists in pages, watches from a resource version, binds pods.
 
-Left alone it does the right thing. A test makes it misbehave with `script`: the next request of that kind gets the
-scripted behaviour instead, one behaviour a request.
+By default it behaves well. `script` makes it misbehave: each of the next requests of that kind gets one of the scripted
+behaviours instead.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Request:
 
     @property
     def kind(self) -> str:
-        """`list pods`, `watch nodes`, `get pod`, `bind`, `requeue`, `event`: the name that a script is for."""
+        """The name for `script`: `list pods`, `watch nodes`, `get pod`, `bind`, `requeue` or `event`."""
         parts = self.path.strip("/").split("/")
         if parts[-1] in ("pods", "nodes"):
             return f"{'watch' if self.query.get('watch') == 'true' else 'list'} {parts[-1]}"
@@ -71,7 +71,7 @@ class Exchange:
         self._handler.wfile.write(b"%x\r\n%b\r\n" % (len(content), content))
 
     def write_raw(self, content: bytes) -> None:
-        """Bytes of the encoding itself."""
+        """Bytes without the chunked encoding."""
         self._handler.wfile.write(content)
 
     def event(self, kind: str, item: Json) -> None:
@@ -81,7 +81,7 @@ class Exchange:
         self._handler.wfile.write(b"0\r\n\r\n")
 
     def reset(self) -> None:
-        """The connection dies without a word (RST)."""
+        """Aborts the connection (RST)."""
         self._handler.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self._handler.close_connection = True
 
@@ -97,24 +97,24 @@ def status(code: int, message: str = "scripted") -> Json:
     return {"kind": "Status", "metadata": {}, "status": "Failure", "message": message, "code": code}
 
 
-def says(code: int, message: str = "scripted", **headers: str) -> Behaviour:
-    """An answer that is a Status."""
+def answers(code: int, message: str = "scripted", **headers: str) -> Behaviour:
+    """Answers with a Status."""
     return lambda server, exchange: exchange.answer(code, status(code, message), **headers)
 
 
 def resets(server: FakeApiServer, exchange: Exchange) -> None:
-    """No answer at all."""
+    """Aborts the connection without an answer."""
     exchange.reset()
 
 
 def applies_then_resets(server: FakeApiServer, exchange: Exchange) -> None:
-    """Does what it should and dies before it says so."""
+    """Applies the request, then aborts the connection without an answer."""
     server.apply_binding(exchange.request)
     exchange.reset()
 
 
 def is_silent(server: FakeApiServer, exchange: Exchange) -> None:
-    """Takes the request and never answers."""
+    """Accepts the request and never answers."""
     server.stopping.wait()
     exchange.reset()
 
@@ -126,7 +126,7 @@ def gone_in_stream(server: FakeApiServer, exchange: Exchange) -> None:
 
 
 def breaks_after(events: int, *, mid_line: bool = False, orderly: bool = False) -> Behaviour:
-    """A good stream for so many events; then a reset, half a line and a reset, or a proper end."""
+    """Sends this many events; then a reset, half a line and a reset, or a proper end."""
 
     def behave(server: FakeApiServer, exchange: Exchange) -> None:
         exchange.begin()
@@ -144,7 +144,7 @@ def breaks_after(events: int, *, mid_line: bool = False, orderly: bool = False) 
 
 
 def falls_silent(server: FakeApiServer, exchange: Exchange) -> None:
-    """A stream that begins, and then nothing."""
+    """Starts a stream and never sends anything."""
     exchange.begin()
     server.stopping.wait()
     exchange.reset()
@@ -152,7 +152,7 @@ def falls_silent(server: FakeApiServer, exchange: Exchange) -> None:
 
 @dataclass
 class Store:
-    """One resource: its objects, and the history that a watch can go back in."""
+    """One resource: its objects, and the events that a watch can start from."""
 
     objects: dict[str, Json] = field(default_factory=dict)
     history: list[tuple[int, bytes]] = field(default_factory=list)
@@ -165,11 +165,11 @@ class _Server(ThreadingHTTPServer):
     fake: FakeApiServer
 
     def shutdown_request(self, request: Any) -> None:
-        # Without the usual orderly goodbye, which would turn every reset into an end.
+        # No orderly shutdown, which would turn every reset into an end.
         self.close_request(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that has gone is what the tests are about."""
+        """Ignored: clients disconnect all the time in these tests."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -227,13 +227,13 @@ class FakeApiServer:
     def transport(self) -> Transport:
         return Transport(urllib3.PoolManager(maxsize=8), self.url, lambda: {"authorization": "Bearer fake"})
 
-    # --- what a test does to it
+    # --- for tests
 
     def script(self, kind: str, *behaviours: Behaviour) -> None:
         self._scripts[kind].extend(behaviours)
 
     def put(self, resource: str, item: Json) -> Json:
-        """Creates or replaces; returns it with its revision."""
+        """Creates or replaces the object; returns it with its resource version."""
         store, name = self.stores[resource], item["metadata"]["name"]
         with self._changed:
             kind = "MODIFIED" if name in store.objects else "ADDED"
@@ -248,22 +248,22 @@ class FakeApiServer:
             self._record(store, "DELETED", self._stamp(store.objects.pop(name)))
 
     def forget_history(self) -> None:
-        """As etcd's compaction: who comes with an older place is told 410."""
+        """Like etcd's compaction: watches from older resource versions get a 410."""
         with self._changed:
             for store in self.stores.values():
                 store.forgotten_before = self._revision
                 store.history.clear()
 
     def end_streams(self) -> None:
-        """All watches that are open end in good order."""
+        """Ends all open watches properly."""
         with self._changed:
             self._stream_epoch += 1
             self._changed.notify_all()
 
-    def asked(self, kind: str) -> list[Request]:
+    def received(self, kind: str) -> list[Request]:
         return [request for request in self.requests if request.kind == kind]
 
-    # --- behaving well
+    # --- good behaviour
 
     def handle(self, exchange: Exchange) -> None:
         request = exchange.request
@@ -327,20 +327,20 @@ class FakeApiServer:
         exchange.end()
 
     def lines_after(self, request: Request) -> Any:
-        """The events after the place that the request names, and those to come, until streams are ended."""
+        """Past and future events after the request's resource version, until streams are ended."""
         store = self.stores[request.kind.split()[-1]]
-        place = int(request.query["resourceVersion"])
+        after = int(request.query["resourceVersion"])
         epoch = self._stream_epoch
         while True:
             with self._changed:
                 if self.stopping.is_set() or self._stream_epoch != epoch:
                     return
-                fresh = [entry for entry in store.history if entry[0] > place]
-                if not fresh:
+                new = [entry for entry in store.history if entry[0] > after]
+                if not new:
                     self._changed.wait()
                     continue
-            for revision, line in fresh:
-                place = revision
+            for revision, line in new:
+                after = revision
                 yield line
 
     def bookmark(self, resource: str) -> None:

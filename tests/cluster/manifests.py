@@ -1,4 +1,4 @@
-"""Objects as the API server would send them, as short as a test can have them."""
+"""Minimal objects as the API server sends them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is said of a bind is certain, or says that it is not."""
+"""A bind reports a fate only if it is certain; otherwise it reports UNKNOWN."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from tests.cluster.fake_apiserver import (
     Behaviour,
     Exchange,
     FakeApiServer,
+    answers,
     applies_then_resets,
     is_silent,
     resets,
-    says,
 )
 from tests.cluster.manifests import shared_pod
 from tests.cluster.watching import STEADY
@@ -31,7 +31,7 @@ WRITE = BindingWrite(PodUid("uid-task"), "default", "task", NodeName("n0"), ASSI
 
 
 class Clock:
-    """Time that passes only when somebody waits."""
+    """Time advances only by waiting."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -65,7 +65,7 @@ def bind_after(server: FakeApiServer, *script: Behaviour, deadline_seconds: floa
 def test_the_binding_carries_uid_node_and_assignment(server: FakeApiServer) -> None:
     server.put("pods", pod_on())
     assert bind_after(server) == BindResult(Fate.BOUND)
-    body = server.asked("bind")[0].body
+    body = server.received("bind")[0].body
     assert body["metadata"] == {
         "name": "task",
         "namespace": "default",
@@ -82,48 +82,48 @@ def test_a_name_cannot_lead_to_another_resource(server: FakeApiServer) -> None:
 
 
 @pytest.mark.parametrize(
-    ("pod", "script", "fate", "said"),
+    ("pod", "script", "fate", "message"),
     [
         (pod_on(), [], Fate.BOUND, ""),
-        # An answer that is final.
+        # Final answers.
         (None, [], Fate.REFUSED, "404"),
-        (pod_on(), [says(400)], Fate.REFUSED, "400"),
-        (pod_on(), [says(422)], Fate.REFUSED, "422"),
-        (pod_on(), [says(403)], Fate.REFUSED, "'create' on 'pods/binding' in ClusterRole vramcast-extender"),
-        # A conflict is settled by the pod.
+        (pod_on(), [answers(400)], Fate.REFUSED, "400"),
+        (pod_on(), [answers(422)], Fate.REFUSED, "422"),
+        (pod_on(), [answers(403)], Fate.REFUSED, "'create' on 'pods/binding' in ClusterRole vramcast-extender"),
+        # After a conflict the pod decides.
         (pod_on("n0"), [], Fate.BOUND, ""),
         (pod_on("n1"), [], Fate.REFUSED, "already on node n1"),
         (pod_on(uid="uid-other"), [], Fate.REFUSED, "does not exist any more"),
-        (pod_on(deletionTimestamp="2026-01-01T00:00:00Z"), [says(409)], Fate.REFUSED, "is being deleted"),
-        (pod_on(), [says(409, "has scheduling gates")], Fate.REFUSED, "has scheduling gates"),
-        # Tried again.
-        (pod_on(), [says(429), says(429)], Fate.BOUND, ""),
-        (pod_on(), [says(500), says(503)], Fate.BOUND, ""),
+        (pod_on(deletionTimestamp="2026-01-01T00:00:00Z"), [answers(409)], Fate.REFUSED, "is being deleted"),
+        (pod_on(), [answers(409, "has scheduling gates")], Fate.REFUSED, "has scheduling gates"),
+        # Retries.
+        (pod_on(), [answers(429), answers(429)], Fate.BOUND, ""),
+        (pod_on(), [answers(500), answers(503)], Fate.BOUND, ""),
         (pod_on(), [resets], Fate.BOUND, ""),
-        # It came through, only the answer was lost.
+        # The write was applied, but its answer was lost.
         (pod_on(), [applies_then_resets], Fate.BOUND, ""),
-        (pod_on(), [applies_then_resets, *[says(500)] * 9], Fate.BOUND, ""),
-        (pod_on(), [applies_then_resets, says(403)], Fate.BOUND, ""),
-        # Nobody knows.
-        (pod_on(), [says(500)] * 9, Fate.UNKNOWN, "may still come through"),
+        (pod_on(), [applies_then_resets, *[answers(500)] * 9], Fate.BOUND, ""),
+        (pod_on(), [applies_then_resets, answers(403)], Fate.BOUND, ""),
+        # Unknown.
+        (pod_on(), [answers(500)] * 9, Fate.UNKNOWN, "may still come through"),
         (pod_on(), [resets] * 9, Fate.UNKNOWN, "may still come through"),
-        (pod_on(), [resets, says(403)], Fate.UNKNOWN, "may still come through"),
-        (pod_on(), [resets, *[says(429)] * 9], Fate.UNKNOWN, "may still come through"),
-        # The pod proves that the lost write did nothing and will do nothing.
-        (None, [resets, *[says(500)] * 9], Fate.REFUSED, "does not exist any more"),
-        (pod_on("n1"), [says(500)] * 9, Fate.REFUSED, "already on node n1"),
+        (pod_on(), [resets, answers(403)], Fate.UNKNOWN, "may still come through"),
+        (pod_on(), [resets, *[answers(429)] * 9], Fate.UNKNOWN, "may still come through"),
+        # The pod proves that the lost write cannot take effect.
+        (None, [resets, *[answers(500)] * 9], Fate.REFUSED, "does not exist any more"),
+        (pod_on("n1"), [answers(500)] * 9, Fate.REFUSED, "already on node n1"),
         (pod_on(uid="uid-other"), [resets] * 9, Fate.REFUSED, "does not exist any more"),
         (pod_on(deletionTimestamp="2026-01-01T00:00:00Z"), [resets] * 9, Fate.REFUSED, "is being deleted"),
-        # Certainly not executed: the server turned it away at the door.
-        (pod_on(), [says(429)] * 9, Fate.REFUSED, "429"),
+        # A 429 is certain: the server did not process the request.
+        (pod_on(), [answers(429)] * 9, Fate.REFUSED, "429"),
     ],
 )
-def test_fates(server: FakeApiServer, pod: Any, script: list[Behaviour], fate: Fate, said: str) -> None:
+def test_the_fate_of_a_bind(server: FakeApiServer, pod: Any, script: list[Behaviour], fate: Fate, message: str) -> None:
     if pod is not None:
         server.put("pods", pod)
     result = bind_after(server, *script)
     assert result.fate is fate
-    assert said in result.message
+    assert message in result.message
 
 
 def test_the_same_node_with_other_gpus_is_not_the_same_binding(server: FakeApiServer) -> None:
@@ -142,7 +142,7 @@ def test_other_annotations_make_no_difference(server: FakeApiServer) -> None:
 
 
 def test_a_refused_connection_is_certain(server: FakeApiServer) -> None:
-    """Nobody listens, so nothing can have been sent."""
+    """Nothing listens on the port, so nothing was sent."""
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{unused.getsockname()[1]}"
@@ -153,18 +153,18 @@ def test_a_refused_connection_is_certain(server: FakeApiServer) -> None:
     assert clock.waited == [0.1, 0.2, 0.4]
 
 
-def test_a_pod_that_cannot_be_looked_at_settles_nothing(server: FakeApiServer) -> None:
+def test_if_the_pod_cannot_be_read_the_fate_is_unknown(server: FakeApiServer) -> None:
     server.put("pods", pod_on())
     server.script("get pod", resets)
     assert bind_after(server, *[resets] * 9).fate is Fate.UNKNOWN
-    server.script("get pod", says(500))
-    assert bind_after(server, says(409)).fate is Fate.UNKNOWN
+    server.script("get pod", answers(500))
+    assert bind_after(server, answers(409)).fate is Fate.UNKNOWN
 
 
 @pytest.mark.parametrize(
     ("silent_but_applies", "fate"), [(False, Fate.UNKNOWN), (True, Fate.BOUND)], ids=["lost", "applied"]
 )
-def test_a_server_that_says_nothing_is_not_waited_for_past_the_deadline(
+def test_a_silent_server_cannot_delay_past_the_deadline(
     server: FakeApiServer, silent_but_applies: bool, fate: Fate
 ) -> None:
     def applies_silently(fake: FakeApiServer, exchange: Exchange) -> None:
@@ -176,20 +176,20 @@ def test_a_server_that_says_nothing_is_not_waited_for_past_the_deadline(
     server.script("bind", behaviour)
     result = bind(server.transport(), WRITE, BindTiming(deadline_seconds=0.3))
     assert result.fate is fate
-    assert len(server.asked("bind")) == 1
+    assert len(server.received("bind")) == 1
 
 
-def test_retry_after_past_the_deadline_is_not_waited_for(server: FakeApiServer) -> None:
+def test_a_retry_after_beyond_the_deadline_is_not_awaited(server: FakeApiServer) -> None:
     server.put("pods", pod_on())
-    server.script("bind", says(429, Retry_After="30"))
+    server.script("bind", answers(429, Retry_After="30"))
     clock = Clock()
     assert bind(server.transport(), WRITE, timing(clock)).fate is Fate.REFUSED
     assert clock.waited == []
 
 
-def test_tries_end_before_the_deadline_does(server: FakeApiServer) -> None:
+def test_tries_leave_time_to_read_the_pod(server: FakeApiServer) -> None:
     server.put("pods", pod_on())
-    server.script("bind", *[says(503)] * 20)
+    server.script("bind", *[answers(503)] * 20)
     clock = Clock()
     bind(server.transport(), WRITE, timing(clock))
     assert sum(clock.waited) <= 1.5 * 0.75
@@ -200,22 +200,22 @@ def bind_version(server: FakeApiServer, version: str, *script: Behaviour) -> Bin
     return bind(server.transport(), replace(WRITE, resource_version=version), timing(Clock()))
 
 
-def test_a_binding_can_name_the_version_that_it_is_for(server: FakeApiServer) -> None:
+def test_a_binding_can_require_a_resource_version(server: FakeApiServer) -> None:
     server.put("pods", pod_on())
     bind_version(server, "7")
-    assert server.asked("bind")[0].body["metadata"]["resourceVersion"] == "7"
+    assert server.received("bind")[0].body["metadata"]["resourceVersion"] == "7"
 
 
-def test_a_pod_that_has_changed_since_is_refused_for_good_and_not_tried_again(server: FakeApiServer) -> None:
+def test_a_changed_pod_is_refused_without_a_retry(server: FakeApiServer) -> None:
     server.put("pods", pod_on())
-    result = bind_version(server, "never", says(409))
+    result = bind_version(server, "never", answers(409))
     assert result.fate is Fate.REFUSED
-    assert len(server.asked("bind")) == 1
+    assert len(server.received("bind")) == 1
 
 
-def test_after_a_lost_answer_a_changed_version_proves_that_nothing_comes_through_any_more(
+def test_after_a_lost_answer_a_changed_version_proves_the_refusal(
     server: FakeApiServer,
 ) -> None:
     server.put("pods", pod_on())
-    result = bind_version(server, "never", resets, says(409))
+    result = bind_version(server, "never", resets, answers(409))
     assert (result.fate, result.message) == (Fate.REFUSED, "pod default/task has changed since it was filtered")

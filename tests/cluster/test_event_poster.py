@@ -1,4 +1,4 @@
-"""Events are said once, in the background, and never get in anybody's way."""
+"""Events are posted once, in the background, and block nobody."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from tests.cluster.fake_apiserver import Behaviour, Exchange, FakeApiServer, resets, says
+from tests.cluster.fake_apiserver import Behaviour, Exchange, FakeApiServer, answers, resets
 from tests.cluster.watching import STEADY, Pauses
 from tests.controlplane import eventually
 from vramcast.cluster.event_poster import EventPoster, PosterStats, PosterTiming
@@ -50,7 +50,7 @@ def test_an_event_is_about_the_pod(server: FakeApiServer) -> None:
     with posting(server) as run:
         run.poster.post(event())
         run.wait_stats(posted=1)
-    request = server.asked("event")[0]
+    request = server.received("event")[0]
     assert request.path == "/api/v1/namespaces/team-a/events"
     assert request.body["involvedObject"]["uid"] == "uid-task"
     assert request.body["type"] == "Warning"
@@ -62,13 +62,13 @@ def test_the_longest_pod_name_and_message_make_a_valid_event(server: FakeApiServ
     with posting(server) as run:
         run.poster.post(event("x" * 5000, pod))
         run.wait_stats(posted=1)
-    body = server.asked("event")[0].body
+    body = server.received("event")[0].body
     assert len(body["metadata"]["name"]) <= 253
     assert not any(joint in body["metadata"]["name"] for joint in ("-.", ".."))
     assert len(body["message"]) == 1024
 
 
-def test_the_same_is_said_again_only_after_a_while(server: FakeApiServer) -> None:
+def test_an_identical_event_is_posted_again_only_after_a_while(server: FakeApiServer) -> None:
     now = [0.0]
     with posting(server, lambda: now[0]) as run:
         run.poster.post(event())
@@ -91,13 +91,13 @@ def test_a_full_queue_drops_and_counts(server: FakeApiServer) -> None:
     server.script("event", waits)
     with posting(server, queue_events=2) as run:
         run.poster.post(event("0"))
-        eventually(lambda: server.asked("event"))
+        eventually(lambda: server.received("event"))
         for i in range(1, 6):
             run.poster.post(event(str(i)))
         assert run.poster.stats().dropped == 3
         hold.set()
         run.wait_stats(posted=3, dropped=3)
-        # What was dropped was not said, and may be said now.
+        # A dropped event may be posted again.
         run.poster.post(event("5"))
         run.wait_stats(posted=4, dropped=3)
 
@@ -105,21 +105,23 @@ def test_a_full_queue_drops_and_counts(server: FakeApiServer) -> None:
 @pytest.mark.parametrize(
     ("script", "posted", "tries"),
     [
-        ([says(500)], True, 2),
-        ([says(429, Retry_After="1")], True, 2),
+        ([answers(500)], True, 2),
+        ([answers(429, Retry_After="1")], True, 2),
         ([resets, resets], True, 3),
-        ([resets, says(409)], True, 2),
-        ([says(409)], False, 1),
-        ([says(403)], False, 1),
-        ([says(404)], False, 1),
-        ([says(500)] * 3, False, 3),
+        ([resets, answers(409)], True, 2),
+        ([answers(409)], False, 1),
+        ([answers(403)], False, 1),
+        ([answers(404)], False, 1),
+        ([answers(500)] * 3, False, 3),
     ],
 )
-def test_what_may_help_is_tried_again(server: FakeApiServer, script: list[Behaviour], posted: bool, tries: int) -> None:
+def test_transient_failures_are_retried(
+    server: FakeApiServer, script: list[Behaviour], posted: bool, tries: int
+) -> None:
     server.script("event", *script)
     with posting(server) as run:
         run.poster.post(event())
         run.wait_stats(**({"posted": 1} if posted else {"failed": 1}))
-        assert len(server.asked("event")) == tries
+        assert len(server.received("event")) == tries
         run.poster.post(event())
         run.wait_stats(**({"posted": 1, "repeated": 1} if posted else {"failed": 1, "posted": 1}))

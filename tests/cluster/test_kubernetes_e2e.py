@@ -1,4 +1,4 @@
-"""The cluster seam on a real API server, with the permissions of the chart's own ClusterRole and no others."""
+"""KubernetesCluster against a real API server, with only the permissions of the chart's ClusterRole."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.cluster.seen import Seen
+from tests.cluster.watching import StateSink
 from tests.controlplane import Api, ControlPlane, eventually
 from tests.controlplane.objects import A100, pod, shared_pod, sharing_node, whole_gpu_pod
 from vramcast.cluster.kubernetes import KubernetesCluster
@@ -45,8 +45,8 @@ def cluster(plane: ControlPlane) -> Iterator[KubernetesCluster]:
 
 
 @pytest.fixture
-def seen(cluster: KubernetesCluster) -> Seen:
-    sink = Seen()
+def seen(cluster: KubernetesCluster) -> StateSink:
+    sink = StateSink()
     cluster.start(sink)
     eventually(lambda: cluster.health().synced, what="both lists")
     return sink
@@ -58,10 +58,10 @@ def write_for(created: dict[str, Any], node: str = "gpu-0", **annotations: str) 
     return BindingWrite(uid, metadata["namespace"], metadata["name"], NodeName(node), {**ASSIGNMENT, **annotations})
 
 
-def test_what_was_there_before_and_what_comes_after_is_seen(api: Api, cluster: KubernetesCluster) -> None:
+def test_existing_and_new_objects_are_reported(api: Api, cluster: KubernetesCluster) -> None:
     api.create_nodes([sharing_node("gpu-0", A100, 8)])
     before = api.create_pod(shared_pod("before", "10Gi", scheduler="nobody"))
-    seen = Seen()
+    seen = StateSink()
     cluster.start(seen)
     seen.until(lambda s: before["metadata"]["uid"] in s.pods)
     assert seen.nodes["gpu-0"].pools[0].count == 8
@@ -74,7 +74,7 @@ def test_what_was_there_before_and_what_comes_after_is_seen(api: Api, cluster: K
 
 
 def test_a_bind_writes_node_and_assignment_and_the_watch_shows_both(
-    api: Api, cluster: KubernetesCluster, seen: Seen
+    api: Api, cluster: KubernetesCluster, seen: StateSink
 ) -> None:
     api.create_nodes([sharing_node("gpu-0")])
     created = api.create_pod(shared_pod("task", scheduler="nobody"))
@@ -101,7 +101,7 @@ def test_only_the_same_bind_may_be_repeated(api: Api, cluster: KubernetesCluster
     assert "another assignment" in other_gpu.message
 
 
-def test_a_pod_made_again_under_the_same_name_is_not_bound(api: Api, cluster: KubernetesCluster) -> None:
+def test_a_new_pod_with_the_same_name_is_not_bound(api: Api, cluster: KubernetesCluster) -> None:
     api.create_nodes([sharing_node("gpu-0")])
     first = api.create_pod(shared_pod("task", scheduler="nobody"))
     api.delete_pod("task")
@@ -114,7 +114,7 @@ def test_a_pod_made_again_under_the_same_name_is_not_bound(api: Api, cluster: Ku
     assert cluster.bind(write_for(second)).fate is Fate.BOUND
 
 
-def test_the_end_of_a_pod_is_seen_whether_it_is_deleted_or_finished(api: Api, seen: Seen) -> None:
+def test_deleted_and_finished_pods_are_reported(api: Api, seen: StateSink) -> None:
     for name in ("deleted", "finished"):
         api.create_pod(shared_pod(name, scheduler="nobody"))
     seen.until(lambda s: len(s.pods) == 2)
@@ -123,7 +123,7 @@ def test_the_end_of_a_pod_is_seen_whether_it_is_deleted_or_finished(api: Api, se
     seen.until(lambda s: not s.pods)
 
 
-def test_a_requeue_touches_the_pod_and_nothing_else(api: Api, cluster: KubernetesCluster) -> None:
+def test_a_requeue_changes_only_its_annotation(api: Api, cluster: KubernetesCluster) -> None:
     uid = PodUid(api.create_pod(shared_pod("task", scheduler="nobody"))["metadata"]["uid"])
     cluster.requeue("default", "task", uid)
     touched = api.pod("task")["metadata"]["annotations"][REQUEUE]
@@ -136,11 +136,11 @@ def test_a_requeue_touches_the_pod_and_nothing_else(api: Api, cluster: Kubernete
     cluster.requeue("default", "nobody", uid)
 
 
-def test_an_event_is_on_the_pod_once(api: Api, cluster: KubernetesCluster, seen: Seen) -> None:
+def test_an_event_is_posted_once(api: Api, cluster: KubernetesCluster, seen: StateSink) -> None:
     uid = PodUid(api.create_pod(shared_pod("task", scheduler="nobody"))["metadata"]["uid"])
-    said = PodEvent(uid, "default", "task", warning=True, reason="InvalidAnnotations", message="no such key")
-    cluster.post_event(said)
-    cluster.post_event(said)
+    event = PodEvent(uid, "default", "task", warning=True, reason="InvalidAnnotations", message="no such key")
+    cluster.post_event(event)
+    cluster.post_event(event)
     eventually(lambda: cluster.event_stats().posted == 1)
     events = api.events(about="task")
     assert [(e["type"], e["reason"], e["message"]) for e in events] == [
@@ -149,14 +149,14 @@ def test_an_event_is_on_the_pod_once(api: Api, cluster: KubernetesCluster, seen:
     assert cluster.event_stats().repeated == 1
 
 
-def test_nothing_is_lost_over_a_restart_of_the_api_server(
-    plane: ControlPlane, api: Api, cluster: KubernetesCluster, seen: Seen
+def test_no_change_is_lost_when_the_api_server_restarts(
+    plane: ControlPlane, api: Api, cluster: KubernetesCluster, seen: StateSink
 ) -> None:
     api.create_nodes([sharing_node("gpu-0")])
     created = api.create_pods([shared_pod(f"task-{i}", "1Gi", scheduler="nobody") for i in range(20)])
     seen.until(lambda s: len(s.pods) == 20)
     plane.apiserver.kill()
-    # Nobody listens, so nothing was sent: this is certain.
+    # Nothing listens on the port, so nothing was sent: the refusal is certain.
     assert cluster.bind(write_for(created[0])).fate is Fate.REFUSED
     eventually(lambda: cluster.health().stale_seconds > 0)
     plane.start_apiserver()
@@ -179,7 +179,7 @@ def test_a_missing_permission_is_named(plane: ControlPlane, api: Api) -> None:
         result = powerless.bind(write_for(created))
         assert result.fate is Fate.REFUSED
         assert "allow verb 'create' on 'pods/binding' in ClusterRole vramcast-extender" in result.message
-        powerless.start(Seen())
+        powerless.start(StateSink())
         eventually(lambda: "allow verb 'list' on 'nodes'" in powerless.health().detail)
         assert not powerless.health().synced
     finally:

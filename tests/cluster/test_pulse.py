@@ -1,4 +1,4 @@
-"""How old the news is: zero while a stream is open, and honest from its end on."""
+"""Staleness: zero while a stream is open, and counted from the last proof of life after that."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def clock() -> Clock:
     return Clock()
 
 
-def test_nothing_heard_since_the_start_is_stale_since_the_start(clock: Clock) -> None:
+def test_without_any_contact_it_is_stale_since_the_start(clock: Clock) -> None:
     pulse = Pulse("pods", clock)
     clock.now += 5
     assert pulse.stale_seconds == 5
@@ -39,9 +39,7 @@ def test_an_open_stream_is_never_stale(clock: Clock) -> None:
     ("ending", "stale_seconds"),
     [(StreamEnd.ENDED, 3), (StreamEnd.BROKEN, 3), (StreamEnd.GONE, 3), (StreamEnd.QUIET, 73)],
 )
-def test_only_silence_makes_the_time_before_the_end_doubtful(
-    clock: Clock, ending: StreamEnd, stale_seconds: int
-) -> None:
+def test_only_a_quiet_stream_was_stale_before_it_ended(clock: Clock, ending: StreamEnd, stale_seconds: int) -> None:
     pulse = Pulse("pods", clock)
     pulse.connect()
     clock.now += 70
@@ -51,7 +49,7 @@ def test_only_silence_makes_the_time_before_the_end_doubtful(
     assert pulse.stats().last_error == "why"
 
 
-def test_failing_to_connect_again_is_no_sign_of_life(clock: Clock) -> None:
+def test_failed_reconnects_do_not_reset_staleness(clock: Clock) -> None:
     pulse = Pulse("pods", clock)
     pulse.connect()
     pulse.end(StreamEnd.BROKEN, "reset")
@@ -62,7 +60,7 @@ def test_failing_to_connect_again_is_no_sign_of_life(clock: Clock) -> None:
     assert pulse.stats().reconnects[StreamEnd.BROKEN] == 11
 
 
-def test_a_connection_forgives(clock: Clock) -> None:
+def test_a_connection_clears_the_last_error(clock: Clock) -> None:
     pulse = Pulse("pods", clock)
     pulse.end(StreamEnd.REFUSED, "403")
     pulse.connect()

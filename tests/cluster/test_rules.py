@@ -1,4 +1,4 @@
-"""The chart's ClusterRole grants what the service's own calls need, and nothing more."""
+"""The chart's ClusterRole grants exactly what the service needs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import yaml
 
 RULES = Path(__file__).parents[2] / "helm" / "vramcast" / "files" / "rules.yaml"
 
-# test_kubernetes_e2e.py shows on a real API server that these are enough.
+# test_kubernetes_e2e.py proves on a real API server that these are enough.
 NEEDED = {
     ("list", "nodes"),
     ("watch", "nodes"),

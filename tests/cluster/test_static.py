@@ -44,7 +44,7 @@ def mistakes(tmp_path: Path, text: str) -> list[str]:
 
 
 class Inbox:
-    """Remembers what a cluster reports."""
+    """Collects the changes that a cluster reports."""
 
     def __init__(self) -> None:
         self.changes: list[Change] = []
@@ -75,10 +75,10 @@ def write(record: PodRecord, node: str = "l40s", uid: str | None = None, **annot
     return BindingWrite(PodUid(uid or record.uid), record.namespace, record.name, NodeName(node), ours)
 
 
-# ---------------------------------------------------------------------- the file
+# --- the file
 
 
-def test_the_short_form_says_all_that_a_node_needs(tmp_path: Path) -> None:
+def test_the_short_form_describes_nodes(tmp_path: Path) -> None:
     _, inbox = started(tmp_path)
     nodes = inbox.nodes()
     assert all(not node.problem for node in nodes.values())
@@ -91,7 +91,7 @@ def test_the_short_form_says_all_that_a_node_needs(tmp_path: Path) -> None:
     ]
 
 
-def test_the_short_form_says_all_that_a_pod_needs(tmp_path: Path) -> None:
+def test_the_short_form_describes_pods(tmp_path: Path) -> None:
     _, inbox = started(tmp_path)
     bert, notebook = inbox.pods()["ml/bert"], inbox.pods()["default/notebook"]
     assert (bert.node, bert.ask, bert.assignment) == ("l40s", Ask(SHARED_GPU, 1), Assignment((0,), 12288))
@@ -99,7 +99,7 @@ def test_the_short_form_says_all_that_a_pod_needs(tmp_path: Path) -> None:
     assert bert.uid != notebook.uid
 
 
-def test_kubernetes_objects_are_read_as_they_are(tmp_path: Path) -> None:
+def test_kubernetes_objects_are_read(tmp_path: Path) -> None:
     objects = """
 kind: List
 items:
@@ -121,7 +121,7 @@ status: {phase: Running}
     assert (inbox.pods()["ml/p"].uid, inbox.pods()["ml/p"].node) == ("u-1", "n1")
 
 
-def test_both_forms_may_stand_in_one_list(tmp_path: Path) -> None:
+def test_both_forms_may_be_in_one_list(tmp_path: Path) -> None:
     text = """
 nodes:
 - {name: short, product: Tesla-T4, gpus: 1}
@@ -164,7 +164,7 @@ pods:
         ("a: b: c", "is not YAML"),
     ],
 )  # fmt: skip
-def test_a_mistake_names_its_place_its_value_and_what_was_expected(tmp_path: Path, text: str, says: str) -> None:
+def test_a_mistake_names_its_place_its_value_and_what_is_expected(tmp_path: Path, text: str, says: str) -> None:
     (line,) = mistakes(tmp_path, text)
     assert says in line
 
@@ -182,7 +182,7 @@ def test_a_mistake_names_its_place_its_value_and_what_was_expected(tmp_path: Pat
         ("{node: n}", "pods[0].name: ''"),
     ],
 )
-def test_a_mistake_in_a_pod_is_told_the_same_way(tmp_path: Path, entry: str, says: str) -> None:
+def test_a_mistake_in_a_pod_is_reported_the_same_way(tmp_path: Path, entry: str, says: str) -> None:
     (line,) = mistakes(tmp_path, f"nodes: [{{name: n, product: Tesla-T4, gpus: 1}}]\npods: [{entry}]")
     assert says in line
 
@@ -192,19 +192,19 @@ def test_all_mistakes_are_reported_at_once(tmp_path: Path) -> None:
     assert len(mistakes(tmp_path, text)) == 4
 
 
-def test_names_stand_for_one_thing_each(tmp_path: Path) -> None:
+def test_names_must_be_unique(tmp_path: Path) -> None:
     text = "nodes: [{name: n, product: Tesla-T4, gpus: 1}, {name: n, product: Tesla-T4, gpus: 2}]"
     assert "each node once" in mistakes(tmp_path, text)[0]
     text = "nodes: [{name: n, product: Tesla-T4, gpus: 1}]\npods: [{name: p}, {name: p}]"
     assert "each pod once, it is also pods[0]" in mistakes(tmp_path, text)[0]
 
 
-def test_a_file_that_is_not_there_says_so(tmp_path: Path) -> None:
+def test_a_missing_file_is_reported(tmp_path: Path) -> None:
     with pytest.raises(InvalidClusterFile, match=r"nowhere\.yaml: cannot be read"):
         StaticCluster.from_file(tmp_path / "nowhere.yaml")
 
 
-# ---------------------------------------------------------------------- the seam
+# --- the Cluster interface
 
 
 def test_it_is_a_cluster(tmp_path: Path) -> None:
@@ -233,7 +233,7 @@ def test_a_bind_sets_node_and_annotations_in_one_report(tmp_path: Path) -> None:
     assert cluster.read_pod("ml", "a") == change.pod
 
 
-def test_a_bind_that_is_repeated_is_bound_and_reported_once(tmp_path: Path) -> None:
+def test_a_repeated_bind_succeeds_and_is_reported_once(tmp_path: Path) -> None:
     cluster, inbox = started(tmp_path)
     record = cluster.create_pod(pod("a"))
     cluster.bind(write(record))
@@ -250,9 +250,7 @@ def test_a_bind_that_is_repeated_is_bound_and_reported_once(tmp_path: Path) -> N
         ("l40s", "another", "with UID another is not in this static cluster"),
     ],
 )
-def test_a_bind_that_contradicts_what_is_there_is_refused(
-    tmp_path: Path, node: str, uid: str | None, says: str
-) -> None:
+def test_a_contradicting_bind_is_refused(tmp_path: Path, node: str, uid: str | None, says: str) -> None:
     cluster, _ = started(tmp_path)
     record = cluster.create_pod(pod("a"))
     cluster.bind(write(record))
@@ -268,7 +266,7 @@ def test_another_assignment_on_the_same_node_is_refused(tmp_path: Path) -> None:
     assert cluster.bind(write(record, gpu_indices="1")).fate is Fate.REFUSED
 
 
-def test_a_finished_pod_is_seen_finished_and_binds_no_more(tmp_path: Path) -> None:
+def test_a_finished_pod_is_reported_and_cannot_be_bound(tmp_path: Path) -> None:
     cluster, inbox = started(tmp_path)
     record = cluster.create_pod(pod("a"))
     assert cluster.finish_pod("ml", "a")
@@ -287,7 +285,7 @@ def test_a_deleted_pod_is_gone(tmp_path: Path) -> None:
     assert not cluster.delete_pod("ml", "a")
 
 
-def test_a_pod_is_created_once_and_must_be_one(tmp_path: Path) -> None:
+def test_a_pod_is_valid_and_created_once(tmp_path: Path) -> None:
     cluster, _ = started(tmp_path)
     cluster.create_pod(pod("a"))
     with pytest.raises(InvalidRequest, match="ml/a exists already"):
@@ -314,7 +312,7 @@ def test_the_last_events_are_kept_for_display(tmp_path: Path) -> None:
     assert (len(cluster.events), cluster.events[-1].message) == (200, "299")
 
 
-def test_of_many_binds_at_once_one_wins_and_reports_come_in_its_order(tmp_path: Path) -> None:
+def test_of_many_concurrent_binds_one_wins(tmp_path: Path) -> None:
     cluster, inbox = started(tmp_path)
     record = cluster.create_pod(pod("a"))
     fates: list[Fate] = []

@@ -1,4 +1,4 @@
-"""Whatever the API server does, what it has is what is seen in the end, and in its order."""
+"""Whatever the API server does, the sink ends up with its objects, and gets changes in order."""
 
 from __future__ import annotations
 
@@ -13,16 +13,15 @@ from tests.cluster.fake_apiserver import (
     Behaviour,
     Exchange,
     FakeApiServer,
+    answers,
     breaks_after,
     event_line,
     falls_silent,
     gone_in_stream,
     resets,
-    says,
 )
 from tests.cluster.manifests import node, plain_pod, shared_pod
-from tests.cluster.seen import Seen
-from tests.cluster.watching import starting, watching
+from tests.cluster.watching import StateSink, starting, watching
 from tests.controlplane import eventually
 from vramcast.cluster.kubernetes import KubernetesCluster
 from vramcast.cluster.pulse import StreamEnd
@@ -43,29 +42,29 @@ def test_nodes_are_listed_before_pods_and_each_list_is_closed(server: FakeApiSer
         assert closing.uids == {"uid-a", "uid-web"}
 
 
-def test_lists_come_in_pages_of_what_is_true_now(server: FakeApiServer) -> None:
+def test_lists_are_paged_and_never_from_a_cache(server: FakeApiServer) -> None:
     for i in range(1201):
         server.put("pods", shared_pod(f"p{i}"))
     with watching(server) as watch:
-        asked = server.asked("list pods")
-        assert [request.query.get("limit") for request in asked] == ["500", "500", "500"]
-        assert not any("resourceVersion" in request.query for request in asked)
+        requests = server.received("list pods")
+        assert [request.query.get("limit") for request in requests] == ["500", "500", "500"]
+        assert not any("resourceVersion" in request.query for request in requests)
         assert len(watch.seen.pods) == 1201
         assert sum(isinstance(change, PodsListed) for change in watch.seen.changes) == 1
 
 
-def test_a_history_that_ends_between_two_pages_makes_it_one_piece(server: FakeApiServer) -> None:
+def test_if_the_token_expires_between_pages_the_list_is_one_request(server: FakeApiServer) -> None:
     for i in range(700):
         server.put("pods", shared_pod(f"p{i}"))
     first_page: list[Behaviour] = [lambda fake, exchange: fake._list(exchange, "pods")]
-    server.script("list pods", *first_page, says(410))
+    server.script("list pods", *first_page, answers(410))
     with watching(server) as watch:
-        assert [request.query.get("limit") for request in server.asked("list pods")] == ["500", "500", None]
+        assert [request.query.get("limit") for request in server.received("list pods")] == ["500", "500", None]
         assert len(watch.seen.pods) == 700
 
 
-@pytest.mark.parametrize("trouble", [says(500), says(503), resets, says(403), says(401), says(429)])
-def test_a_failed_list_is_tried_again(server: FakeApiServer, trouble: Behaviour) -> None:
+@pytest.mark.parametrize("trouble", [answers(500), answers(503), resets, answers(403), answers(401), answers(429)])
+def test_a_failed_list_is_retried(server: FakeApiServer, trouble: Behaviour) -> None:
     server.script("list nodes", trouble, trouble, trouble)
     server.put("nodes", node("n0"))
     with watching(server) as watch:
@@ -73,20 +72,20 @@ def test_a_failed_list_is_tried_again(server: FakeApiServer, trouble: Behaviour)
         assert watch.pauses.real[:3] == [0.1, 0.2, 0.4]
 
 
-def test_an_answer_that_is_no_list_is_tried_again(server: FakeApiServer) -> None:
+def test_an_answer_that_is_not_a_list_is_retried(server: FakeApiServer) -> None:
     server.script("list nodes", lambda _, exchange: exchange.answer(200, b"<html>a proxy's page</html>"))
     with watching(server) as watch:
         assert watch.pauses.real == [0.1]
 
 
 def test_retry_after_is_honoured(server: FakeApiServer) -> None:
-    server.script("list nodes", says(429, Retry_After="7"))
-    server.script("watch pods", says(429, Retry_After="3"))
+    server.script("list nodes", answers(429, Retry_After="7"))
+    server.script("watch pods", answers(429, Retry_After="3"))
     with watching(server) as watch:
         assert watch.pauses.real == [7.0, 3.0]
 
 
-def test_not_synced_until_both_lists_are_in(server: FakeApiServer) -> None:
+def test_it_is_synced_after_both_lists(server: FakeApiServer) -> None:
     hold = threading.Event()
 
     def waits(fake: FakeApiServer, exchange: Exchange) -> None:
@@ -96,7 +95,7 @@ def test_not_synced_until_both_lists_are_in(server: FakeApiServer) -> None:
     server.script("list pods", waits)
     with starting(server) as watch:
         assert not watch.cluster.health().synced
-        eventually(lambda: server.asked("list pods"))
+        eventually(lambda: server.received("list pods"))
         assert not watch.cluster.health().synced
         assert "pods: not listed yet" in watch.cluster.health().detail
         hold.set()
@@ -106,57 +105,57 @@ def test_not_synced_until_both_lists_are_in(server: FakeApiServer) -> None:
 # --- streams
 
 
-def test_events_are_seen_in_their_order(server: FakeApiServer) -> None:
+def test_events_arrive_in_order(server: FakeApiServer) -> None:
     with watching(server) as watch:
         for memory in ("1Gi", "2Gi", "3Gi"):
             server.put("pods", shared_pod("a", memory))
         server.delete("pods", "a")
         server.put("pods", shared_pod("b"))
         watch.seen.until(lambda seen: "uid-b" in seen.pods)
-        told = [change for change in watch.seen.changes if isinstance(change, PodSeen | PodGone)]
-        assert [type(change) for change in told] == [PodSeen, PodSeen, PodSeen, PodGone, PodSeen]
+        reported = [change for change in watch.seen.changes if isinstance(change, PodSeen | PodGone)]
+        assert [type(change) for change in reported] == [PodSeen, PodSeen, PodSeen, PodGone, PodSeen]
         sizes = [
-            change.pod.task.gpu_memory_mib for change in told[:3] if isinstance(change, PodSeen) and change.pod.task
+            change.pod.task.gpu_memory_mib for change in reported[:3] if isinstance(change, PodSeen) and change.pod.task
         ]
         assert sizes == [1024, 2048, 3072]
 
 
-def test_a_stream_that_ends_goes_on_at_once_where_it_was(server: FakeApiServer) -> None:
+def test_a_stream_that_ends_is_resumed_at_once(server: FakeApiServer) -> None:
     with watching(server) as watch:
-        place = server.put("pods", shared_pod("a"))["metadata"]["resourceVersion"]
+        version = server.put("pods", shared_pod("a"))["metadata"]["resourceVersion"]
         watch.seen.until(lambda seen: "uid-a" in seen.pods)
         server.end_streams()
-        eventually(lambda: len(server.asked("watch pods")) == 2)
+        eventually(lambda: len(server.received("watch pods")) == 2)
         server.put("pods", shared_pod("b"))
         watch.seen.until(lambda seen: "uid-b" in seen.pods)
-        assert server.asked("watch pods")[-1].query["resourceVersion"] == place
-        assert len(server.asked("list pods")) == 1
+        assert server.received("watch pods")[-1].query["resourceVersion"] == version
+        assert len(server.received("list pods")) == 1
         pods = watch.cluster.watch_stats()[1]
         assert pods.reconnects[StreamEnd.ENDED] == 1
         assert pods.events == 2
 
 
-def test_a_bookmark_moves_the_place_and_tells_nothing(server: FakeApiServer) -> None:
+def test_a_bookmark_advances_the_resource_version_without_a_change(server: FakeApiServer) -> None:
     with watching(server) as watch:
-        told = len(watch.seen.changes)
+        reported = len(watch.seen.changes)
         server.bookmark("pods")
         eventually(lambda: watch.cluster.watch_stats()[1].events == 1)
         server.end_streams()
-        eventually(lambda: len(server.asked("watch pods")) == 2)
-        assert server.asked("watch pods")[-1].query["resourceVersion"] == "101"
-        assert len(watch.seen.changes) == told
+        eventually(lambda: len(server.received("watch pods")) == 2)
+        assert server.received("watch pods")[-1].query["resourceVersion"] == "101"
+        assert len(watch.seen.changes) == reported
 
 
-def test_a_watch_asks_for_bookmarks_and_an_end(server: FakeApiServer) -> None:
+def test_a_watch_requests_bookmarks_and_a_timeout(server: FakeApiServer) -> None:
     with watching(server):
-        query = server.asked("watch pods")[0].query
+        query = server.received("watch pods")[0].query
         assert query["allowWatchBookmarks"] == "true"
         assert 240 <= int(query["timeoutSeconds"]) <= 360
         assert query["fieldSelector"] == "status.phase!=Succeeded,status.phase!=Failed"
 
 
-@pytest.mark.parametrize("gone", [gone_in_stream, says(410)])
-def test_a_forgotten_place_means_a_new_list(server: FakeApiServer, gone: Behaviour) -> None:
+@pytest.mark.parametrize("gone", [gone_in_stream, answers(410)])
+def test_an_expired_resource_version_means_a_new_list(server: FakeApiServer, gone: Behaviour) -> None:
     server.put("pods", shared_pod("old"))
     with watching(server) as watch:
         server.script("watch pods", gone)
@@ -168,48 +167,46 @@ def test_a_forgotten_place_means_a_new_list(server: FakeApiServer, gone: Behavio
         assert watch.cluster.watch_stats()[1].reconnects[StreamEnd.GONE] >= 1
 
 
-def test_a_server_that_forgets_all_the_time_is_not_asked_in_a_tight_loop(server: FakeApiServer) -> None:
+def test_a_server_that_always_answers_410_is_not_hammered(server: FakeApiServer) -> None:
     server.script("watch pods", *[gone_in_stream] * 4)
     with watching(server) as watch:
-        eventually(lambda: len(server.asked("watch pods")) == 5, what="a watch that lasts")
+        eventually(lambda: len(server.received("watch pods")) == 5, what="a watch that lasts")
         assert watch.pauses.real == [0.1, 0.2, 0.4]
-        assert len(server.asked("list pods")) == 5
+        assert len(server.received("list pods")) == 5
 
 
-def test_a_server_that_ends_every_watch_at_once_is_not_asked_in_a_tight_loop(server: FakeApiServer) -> None:
+def test_a_server_that_ends_every_watch_at_once_is_not_hammered(server: FakeApiServer) -> None:
     ends_at_once = breaks_after(0, orderly=True)
     server.script("watch nodes", *[ends_at_once] * 3)
     with watching(server) as watch:
-        eventually(lambda: len(server.asked("watch nodes")) == 4)
+        eventually(lambda: len(server.received("watch nodes")) == 4)
         assert watch.pauses.real == [0.1, 0.2, 0.4]
 
 
 @pytest.mark.parametrize("mid_line", [False, True])
-def test_a_connection_that_breaks_loses_nothing_and_repeats_nothing(server: FakeApiServer, mid_line: bool) -> None:
+def test_a_broken_connection_loses_and_repeats_nothing(server: FakeApiServer, mid_line: bool) -> None:
     server.script("watch pods", breaks_after(3, mid_line=mid_line), breaks_after(2, mid_line=mid_line))
     with watching(server) as watch:
         for i in range(8):
             server.put("pods", shared_pod(f"p{i}"))
         watch.seen.until(lambda seen: len(seen.pods) == 8)
-        told = [change.pod.name for change in watch.seen.changes if isinstance(change, PodSeen)]
-        assert told == [f"p{i}" for i in range(8)]
+        reported = [change.pod.name for change in watch.seen.changes if isinstance(change, PodSeen)]
+        assert reported == [f"p{i}" for i in range(8)]
         assert watch.cluster.watch_stats()[1].reconnects[StreamEnd.BROKEN] == 2
-        assert len(server.asked("list pods")) == 1
+        assert len(server.received("list pods")) == 1
 
 
-@pytest.mark.parametrize("trouble", [says(500), says(503), resets, says(403)])
-def test_a_watch_that_does_not_come_about_is_tried_again_from_its_place(
-    server: FakeApiServer, trouble: Behaviour
-) -> None:
+@pytest.mark.parametrize("trouble", [answers(500), answers(503), resets, answers(403)])
+def test_a_failed_watch_is_retried_without_a_new_list(server: FakeApiServer, trouble: Behaviour) -> None:
     server.script("watch pods", trouble, trouble)
     with watching(server) as watch:
         server.put("pods", shared_pod("a"))
         watch.seen.until(lambda seen: "uid-a" in seen.pods)
         assert watch.pauses.real == [0.1, 0.2]
-        assert len(server.asked("list pods")) == 1
+        assert len(server.received("list pods")) == 1
 
 
-def test_silence_is_noticed(server: FakeApiServer) -> None:
+def test_a_quiet_stream_is_replaced(server: FakeApiServer) -> None:
     server.script("watch pods", falls_silent)
     with watching(server, quiet_seconds=0.2) as watch:
         server.put("pods", shared_pod("a"))
@@ -217,7 +214,7 @@ def test_silence_is_noticed(server: FakeApiServer) -> None:
         assert watch.cluster.watch_stats()[1].reconnects[StreamEnd.QUIET] >= 1
 
 
-def test_garbage_in_a_stream_starts_it_again(server: FakeApiServer) -> None:
+def test_invalid_data_in_a_stream_restarts_it(server: FakeApiServer) -> None:
     def garbage(_: FakeApiServer, exchange: Exchange) -> None:
         exchange.begin()
         exchange.write(b"not json\n")
@@ -229,10 +226,10 @@ def test_garbage_in_a_stream_starts_it_again(server: FakeApiServer) -> None:
         watch.seen.until(lambda seen: "uid-a" in seen.pods)
 
 
-# --- cheap
+# --- efficiency
 
 
-def test_lines_that_arrive_together_are_told_together(server: FakeApiServer) -> None:
+def test_lines_that_arrive_together_are_delivered_together(server: FakeApiServer) -> None:
     def burst(_: FakeApiServer, exchange: Exchange) -> None:
         exchange.begin()
         lines = b"".join(event_line("ADDED", shared_pod(f"p{i}", resourceVersion=str(200 + i))) for i in range(20))
@@ -247,7 +244,7 @@ def test_lines_that_arrive_together_are_told_together(server: FakeApiServer) -> 
 
 @pytest.mark.parametrize("filler_bytes", [0, 8_000, 100_000])
 def test_an_event_does_not_wait_for_the_next(server: FakeApiServer, filler_bytes: int) -> None:
-    """The frame of a chunk arrives on its own and holds no event; nothing may be made of it."""
+    """The end of a chunk may arrive separately and contains no event: the watch must not wait for it."""
 
     def one_event_and_no_more(_: FakeApiServer, exchange: Exchange) -> None:
         line = event_line("ADDED", shared_pod("a", labels={"filler": "x" * filler_bytes}, resourceVersion="200"))
@@ -262,7 +259,7 @@ def test_an_event_does_not_wait_for_the_next(server: FakeApiServer, filler_bytes
         watch.seen.until(lambda seen: "uid-a" in seen.pods)
 
 
-def test_a_heartbeat_of_a_node_is_no_news(server: FakeApiServer) -> None:
+def test_a_node_heartbeat_is_dropped(server: FakeApiServer) -> None:
     server.put("nodes", node("n0"))
     with watching(server) as watch:
         server.put("nodes", node("n0", heartbeat="1"))
@@ -270,39 +267,39 @@ def test_a_heartbeat_of_a_node_is_no_news(server: FakeApiServer) -> None:
         server.put("nodes", node("n0", gpus=4, heartbeat="2"))
         server.put("nodes", node("last"))
         watch.seen.until(lambda seen: "last" in seen.nodes)
-        told = [change.node.pools[0].count for change in watch.seen.changes if isinstance(change, NodeSeen)]
-        assert told == [8, 4, 8]
+        reported = [change.node.pools[0].count for change in watch.seen.changes if isinstance(change, NodeSeen)]
+        assert reported == [8, 4, 8]
         server.delete("nodes", "n0")
         watch.seen.until(lambda seen: seen.nodes.keys() == {"last"})
 
 
-def test_pods_that_never_mattered_are_never_told(server: FakeApiServer) -> None:
+def test_pods_without_gpus_are_dropped(server: FakeApiServer) -> None:
     with watching(server) as watch:
         server.put("pods", plain_pod("web"))
         server.delete("pods", "web")
         server.put("pods", shared_pod("task"))
-        server.put("pods", plain_pod("task"))  # its owner took the annotations off
+        server.put("pods", plain_pod("task"))  # its owner removed the annotations
         server.delete("pods", "task")
         server.put("pods", shared_pod("last"))
         watch.seen.until(lambda seen: "uid-last" in seen.pods)
-        told = [change for change in watch.seen.changes if isinstance(change, PodSeen | PodGone)]
-        names = [change.pod.name if isinstance(change, PodSeen) else change.uid for change in told]
+        reported = [change for change in watch.seen.changes if isinstance(change, PodSeen | PodGone)]
+        names = [change.pod.name if isinstance(change, PodSeen) else change.uid for change in reported]
         assert names == ["task", "task", "uid-task", "last"]
 
 
-# --- all of it
+# --- everything together
 
 
-def test_a_sink_that_fails_is_told_everything_again(server: FakeApiServer) -> None:
-    seen, failures = Seen(), iter([True])
+def test_a_sink_that_fails_gets_everything_again(server: FakeApiServer) -> None:
+    seen, failures = StateSink(), iter([True])
 
-    def clumsy_sink(changes: Sequence[Change]) -> None:
+    def failing_sink(changes: Sequence[Change]) -> None:
         if any(isinstance(change, NodeSeen) for change in changes) and next(failures, False):
             raise RuntimeError("dropped it")
         seen(changes)
 
     server.put("nodes", node("n0"))
-    with watching(server, clumsy_sink) as watch:
+    with watching(server, failing_sink) as watch:
         assert seen.nodes.keys() == {"n0"}
         assert watch.cluster.watch_stats()[0].reconnects[StreamEnd.DEFECT] == 1
 
@@ -310,11 +307,11 @@ def test_a_sink_that_fails_is_told_everything_again(server: FakeApiServer) -> No
 @pytest.mark.parametrize("seed", range(4))
 def test_nothing_is_lost_whatever_happens(server: FakeApiServer, seed: int) -> None:
     chance = random.Random(seed)
-    troubles: list[Behaviour] = [says(500), says(410), resets, gone_in_stream, says(429, Retry_After="1")]
+    troubles: list[Behaviour] = [answers(500), answers(410), resets, gone_in_stream, answers(429, Retry_After="1")]
     for i in range(30):
         breaks = breaks_after(chance.randrange(6), mid_line=chance.random() < 0.5, orderly=chance.random() < 0.3)
         server.script("watch pods", breaks if i % 2 else chance.choice(troubles))
-        server.script("list pods", *chance.choices([says(503), resets], k=chance.randrange(2)))
+        server.script("list pods", *chance.choices([answers(503), resets], k=chance.randrange(2)))
     with watching(server) as watch:
         for i in range(300):
             name = f"p{chance.randrange(40)}"
@@ -335,7 +332,7 @@ def test_nothing_is_lost_whatever_happens(server: FakeApiServer, seed: int) -> N
         assert sum(watch.cluster.watch_stats()[1].reconnects.values()) >= 10
 
 
-def test_health_says_how_old_the_news_is_and_why(server: FakeApiServer) -> None:
+def test_health_describes_both_watches(server: FakeApiServer) -> None:
     with watching(server) as watch:
         assert watch.cluster.health().stale_seconds == 0.0
         assert watch.cluster.health().detail == "watching nodes; watching pods"
@@ -349,7 +346,7 @@ def test_stop_ends_the_threads(server: FakeApiServer) -> None:
     assert not {"watch-nodes", "watch-pods", "events"} & names
 
 
-def test_stop_before_anything_started_is_fine(server: FakeApiServer) -> None:
+def test_stop_before_start_is_allowed(server: FakeApiServer) -> None:
     cluster = KubernetesCluster(server.transport())
     assert not cluster.health().synced
     cluster.stop()

@@ -1,24 +1,70 @@
-"""A cluster that watches the fake API server, and does not wait where the real one would."""
+"""A KubernetesCluster that watches the fake API server and skips all delays."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from tests.cluster.fake_apiserver import FakeApiServer
-from tests.cluster.seen import Seen
 from tests.controlplane import eventually
 from vramcast.cluster.kubernetes import KubernetesCluster
 from vramcast.cluster.seam import Sink
 from vramcast.cluster.transport import Backoff
 from vramcast.cluster.watch import Timing
+from vramcast.placement.changes import Change, NodeGone, NodeSeen, NodesListed, PodGone, PodSeen, PodsListed
+from vramcast.placement.gpus import NodeGpus
+from vramcast.task.pod import PodRecord
 
-# Delays as they would be without jitter: what is tested is their growth.
+# Without jitter, so that tests can compare delays.
 STEADY = Backoff(jitter=lambda: 0.0)
 
 
+class StateSink:
+    """Applies changes as the service's state does. Thread-safe. `batches` has the changes of each call."""
+
+    def __init__(self) -> None:
+        self.nodes: dict[str, NodeGpus] = {}
+        self.pods: dict[str, PodRecord] = {}
+        self.batches: list[list[Change]] = []
+        self._lock = threading.Lock()
+
+    def __call__(self, changes: Sequence[Change]) -> None:
+        with self._lock:
+            for change in changes:
+                self._apply(change)
+            self.batches.append(list(changes))
+
+    def _apply(self, change: Change) -> None:
+        match change:
+            case NodeSeen(node):
+                self.nodes[node.name] = node
+            case NodeGone(name):
+                self.nodes.pop(name, None)
+            case NodesListed(names):
+                self.nodes = {name: node for name, node in self.nodes.items() if name in names}
+            case PodSeen(pod):
+                self.pods[pod.uid] = pod
+            case PodGone(uid):
+                self.pods.pop(uid, None)
+            case PodsListed(uids, _):
+                self.pods = {uid: pod for uid, pod in self.pods.items() if uid in uids}
+
+    @property
+    def changes(self) -> list[Change]:
+        with self._lock:
+            return [change for batch in self.batches for change in batch]
+
+    def until(self, holds: Callable[[StateSink], object], what: str = "") -> None:
+        def probe() -> object:
+            with self._lock:
+                return holds(self)
+
+        eventually(probe, 20.0, what)
+
+
 class Pauses:
-    """Remembers how long it was asked to wait."""
+    """Records delays instead of waiting."""
 
     def __init__(self) -> None:
         self.seconds: list[float] = []
@@ -33,7 +79,7 @@ class Pauses:
 
 class Watching:
     def __init__(self, server: FakeApiServer, sink: Sink | None = None, quiet_seconds: float = 20.0) -> None:
-        self.seen = Seen()
+        self.seen = StateSink()
         self.pauses = Pauses()
         timing = Timing(quiet_seconds=quiet_seconds, backoff=STEADY)
         self.cluster = KubernetesCluster(server.transport(), timing=timing, pause=self.pauses)
@@ -64,7 +110,7 @@ def watching(server: FakeApiServer, sink: Sink | None = None, quiet_seconds: flo
 
 @contextmanager
 def starting(server: FakeApiServer, sink: Sink | None = None) -> Iterator[Watching]:
-    """Started, and no more."""
+    """Started, perhaps not listed yet."""
     running = Watching(server, sink)
     running.start()
     try:
