@@ -19,16 +19,16 @@ RESNET = "timm/resnet50"
 def summary(**changes: object) -> dict[str, str]:
     line = builtin_catalog().find(RESNET)
     assert line is not None
-    words = totals(builtin_catalog().profile(line, None, None)) | changes
-    return {name: str(value) for name, value in words.items() if value is not None}
+    settings = totals(builtin_catalog().profile(line, None, None)) | changes
+    return {name: str(value) for name, value in settings.items() if value is not None}
 
 
 def scaled(name: str, ratio: float) -> dict[str, str]:
     return summary(**{name: round(int(summary()[name]) * ratio)})
 
 
-def recognized(words: dict[str, str]) -> Line | None:
-    return match_catalog(builtin_catalog().lines(), make_task(words))
+def matched(settings: dict[str, str]) -> Line | None:
+    return match_catalog(builtin_catalog().lines(), make_task(settings))
 
 
 def test_a_matching_summary_has_the_forecast_of_the_name_with_a_wider_bound() -> None:
@@ -39,7 +39,7 @@ def test_a_matching_summary_has_the_forecast_of_the_name_with_a_wider_bound() ->
 
 
 @pytest.mark.parametrize(
-    "words",
+    "settings",
     [
         summary(architecture=None),
         scaled("activations", 1.004),
@@ -48,14 +48,14 @@ def test_a_matching_summary_has_the_forecast_of_the_name_with_a_wider_bound() ->
         scaled("parameters", 1.09),
     ],
 )
-def test_rounded_figures_and_another_head_still_match(words: dict[str, str]) -> None:
-    line = recognized(words)
+def test_rounded_figures_and_another_head_still_match(settings: dict[str, str]) -> None:
+    line = matched(settings)
     assert line is not None
     assert line.name in {RESNET, "torchvision/resnet50", "timm/resnet50_gn"}
 
 
 @pytest.mark.parametrize(
-    "words",
+    "settings",
     [
         summary(layers=None),
         summary(architecture="transformer"),
@@ -66,8 +66,8 @@ def test_rounded_figures_and_another_head_still_match(words: dict[str, str]) -> 
         scaled("parameters", 1.15),
     ],
 )
-def test_other_numbers_do_not_match(words: dict[str, str]) -> None:
-    line = recognized(words)
+def test_other_numbers_do_not_match(settings: dict[str, str]) -> None:
+    line = matched(settings)
     assert line is None or line.name != RESNET
 
 

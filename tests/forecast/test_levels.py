@@ -37,14 +37,14 @@ def drawn() -> list[Line]:
     return random.Random(5).sample(known, MODELS)
 
 
-def make_task(words: dict[str, str]) -> Task:
-    task = parse_task({PREFIX + name: text for name, text in (words | RUN).items()})
+def make_task(settings: dict[str, str]) -> Task:
+    task = parse_task({PREFIX + name: text for name, text in (settings | RUN).items()})
     assert task is not None
     return task
 
 
-def forecast(words: dict[str, str]) -> Forecast:
-    return forecaster().forecast(make_task(words), A100)
+def forecast(settings: dict[str, str]) -> Forecast:
+    return forecaster().forecast(make_task(settings), A100)
 
 
 @lru_cache

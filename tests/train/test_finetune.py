@@ -43,29 +43,29 @@ def descriptions(seed: int, count: int) -> list[dict[str, str]]:
     made = []
     for number in range(count):
         batch, optimizer = int(rng.choice([8, 16, 32, 64, 128])), str(rng.choice(["sgd", "adam"]))
-        words = {"batch-size": str(batch), "optimizer": optimizer}
+        settings = {"batch-size": str(batch), "optimizer": optimizer}
         match number % 3:
             case 0:
-                words |= {"architecture": "cnn", "parameters": str(int(rng.integers(5, 90)) * 10**6),
+                settings |= {"architecture": "cnn", "parameters": str(int(rng.integers(5, 90)) * 10**6),
                           "activations": str(int(rng.integers(2, 40)) * 10**6), "layers": "50"}  # fmt: skip
             case 1:
                 profile = traced_cnn(8 * int(rng.integers(2, 8)), 64, int(rng.integers(2, 6)), "resnet")
-                words["profile"] = encode_profile(profile)
+                settings["profile"] = encode_profile(profile)
             case _:
                 profile = mlp(width=64 * int(rng.integers(1, 20)), depth=int(rng.integers(1, 5)))
-                words["profile"] = encode_profile(profile)
-        made.append(words)
+                settings["profile"] = encode_profile(profile)
+        made.append(settings)
     return made
 
 
-def task_of(words: dict[str, str]) -> Task:
-    task = parse_task({PREFIX + name: text for name, text in words.items()})
+def task_of(settings: dict[str, str]) -> Task:
+    task = parse_task({PREFIX + name: text for name, text in settings.items()})
     assert task is not None
     return task
 
 
-def true_need(base: ModelForecaster, words: dict[str, str], rng: np.random.Generator) -> int:
-    forecast = base.forecast(task_of(words), A100)
+def true_need(base: ModelForecaster, settings: dict[str, str], rng: np.random.Generator) -> int:
+    forecast = base.forecast(task_of(settings), A100)
     more = MORE if forecast.family == "cnn" else 1.0
     return round(forecast.median_bytes * more * float(np.exp(0.03 * rng.standard_normal())))
 
@@ -73,13 +73,13 @@ def true_need(base: ModelForecaster, words: dict[str, str], rng: np.random.Gener
 def write_runs(directory: Path, base: ModelForecaster, count: int, ending: str = "succeeded") -> None:
     rng = np.random.default_rng(7)
     runs, profiles = [], {}
-    for number, words in enumerate(descriptions(1, count)):
-        text = words.get("profile", "")
+    for number, settings in enumerate(descriptions(1, count)):
+        text = settings.get("profile", "")
         profiles |= {short_hash(text): text} if text else {}
         runs.append({
             "run": f"{ending}-{number}", "product": A100, "profile": short_hash(text) if text else "", "shared": True,
-            "task": {name: value for name, value in words.items() if name != "profile"}, "ending": ending,
-            "peak_bytes": true_need(base, words, rng), "gpu_utilization": 0.5, "ended_at": 0.0, "model_version": "m",
+            "task": {name: value for name, value in settings.items() if name != "profile"}, "ending": ending,
+            "peak_bytes": true_need(base, settings, rng), "gpu_utilization": 0.5, "ended_at": 0.0, "model_version": "m",
         })  # fmt: skip
     write_records({"runs": runs, "profiles": profiles}, directory)
 
@@ -100,9 +100,9 @@ def errors(forecaster: ModelForecaster, base: ModelForecaster) -> tuple[np.ndarr
     """On runs outside the tuning data: the error of the median, and whether the bound held."""
     rng = np.random.default_rng(99)
     missed, kept = [], []
-    for words in descriptions(2, 60):
-        need = true_need(base, words, rng)
-        forecast = forecaster.forecast(task_of(words), A100)
+    for settings in descriptions(2, 60):
+        need = true_need(base, settings, rng)
+        forecast = forecaster.forecast(task_of(settings), A100)
         missed.append(abs(forecast.median_bytes / need - 1))
         kept.append(need <= forecast.bound_bytes)
     return np.array(missed), np.array(kept)

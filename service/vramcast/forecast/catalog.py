@@ -282,7 +282,7 @@ def _by_curve(known: Mapping[float, float], ratio: float) -> float:
 
 
 def _grown(layer: Sequence[Any], growths: Sequence[Sequence[float]], ratio: float) -> list[Any]:
-    """Elements stay a whole multiple of the shape, which is how per-sample tensors are told from static ones."""
+    """Elements stay a whole multiple of the shape, which distinguishes per-sample tensors from static ones."""
     repeats_power, input_power, *shape_powers = growths[layer[_GROWTH]]
     out, given, shape = layer[1], layer[6], layer[7]
     size = max(1, math.prod(shape))

@@ -21,7 +21,7 @@ from vramcast.forecast.description import IS_CONVOLUTION, Description, OpKind
 from vramcast.forecast.forecast import Part
 from vramcast.forecast.replay import NO_WORKSPACE, Recording, Replay, Workspaces, record
 from vramcast.forecast.saved import Array, LayerTable, Saved, layer_table, saved_bytes
-from vramcast.hardware.products import PRODUCTS, context_mib
+from vramcast.hardware.products import PRODUCTS
 from vramcast.names import Product
 from vramcast.task.quantity import MIB
 from vramcast.task.task import Task
@@ -272,7 +272,7 @@ def _at_loss_bytes(task: Task, logits: float) -> float:
 
 
 def _context_part(product: Product, *, cudnn: bool, norms: bool) -> Part:
-    unmeasured = context_mib(product) if product in PRODUCTS else max(_MEASURED_CONTEXT_MIB.values())
+    unmeasured = PRODUCTS[product].context_mib if product in PRODUCTS else max(_MEASURED_CONTEXT_MIB.values())
     mib = _MEASURED_CONTEXT_MIB.get(product, unmeasured)
     if cudnn and (product in _MEASURED_WITHOUT_CUDNN or product not in _MEASURED_CONTEXT_MIB):
         mib += _CUDNN_MIB

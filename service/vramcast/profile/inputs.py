@@ -12,7 +12,6 @@ from torch import Tensor, nn
 
 # Heads trained on tokens: their loss keeps a copy of the logits.
 _TOKEN_HEADS = ("CausalLM", "LMHead", "MaskedLM", "ConditionalGeneration", "DoubleHeads")
-_BOXES = 4
 _UNET = "UNet2DConditionModel"
 _TEXT_TOKENS = 77
 

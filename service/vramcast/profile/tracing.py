@@ -63,9 +63,9 @@ class _Kept:
 
     def fused_attention_bytes(self) -> int:
         matrices = self.inside_attention - self.fused_needs.keys()
-        gone = sum(self.saved[at] for at in matrices if at in self.saved)
-        come = sum(size for at, size in self.fused_needs.items() if at not in self.saved)
-        return max(0, gone - come)
+        avoided = sum(self.saved[at] for at in matrices if at in self.saved)
+        added = sum(size for at, size in self.fused_needs.items() if at not in self.saved)
+        return max(0, avoided - added)
 
     def largest(self) -> int:
         matrices = self.inside_attention - self.fused_needs.keys()
