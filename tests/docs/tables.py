@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -163,7 +163,7 @@ _TABLES = {
     "reasons": reasons_table,
 }
 _FILLED = [REPOSITORY / "docs" / name for name in ("annotations.md", "forecast.md", "troubleshooting.md")]
-PAGES = {
+PAGES: dict[Path, Callable[[], str]] = {
     REPOSITORY / "docs/settings.md": settings_page,
     REPOSITORY / "docs/metrics.md": metrics_page,
     CHART / "README.md": chart_page,
