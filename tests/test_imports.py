@@ -1,4 +1,4 @@
-"""What a process loads: each command only what it needs, and serving never the heavy libraries."""
+"""Imports: each command loads only what it needs, and the server never loads the heavy libraries."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.serve.running import Serve, run_to_the_end
 from vramcast import __version__
 
 HEAVY = {"torch", "onnx", "kubernetes"}
-# The price of a command that only prints: numpy and the server cost as much again.
+# Commands that only print must not load these: they would double the start-up time.
 FOR_SERVING = {"uvicorn", "uvloop", "numpy", "prometheus_client", "vramcast.app", "vramcast.demo"}
 
 
@@ -23,10 +23,10 @@ def loaded(text: str) -> set[str]:
 
 @pytest.fixture
 def installed(tmp_path: Path) -> dict[str, str]:
-    """An environment in which the heavy libraries are there, so that even an attempt that may fail would be seen."""
+    """An environment with stubs of the heavy libraries, so that even a guarded import shows."""
     for name in ("torch", "onnx"):
         (tmp_path / f"{name}.py").touch()
-    # With this variable the interpreter itself writes down every module that it loads.
+    # With PYTHONPROFILEIMPORTTIME the interpreter logs every module that it loads.
     path = os.pathsep.join(filter(None, (str(tmp_path), os.environ.get("PYTHONPATH"))))
     return {"PYTHONPATH": path, "PYTHONPROFILEIMPORTTIME": "1"}
 
@@ -45,7 +45,7 @@ def test_serving_a_static_cluster_never_loads_the_heavy_libraries(tmp_path: Path
     ("arguments", "words"),
     [(("--help",), "serve"), (("serve", "--help"), "--cluster"), (("version",), f"{__version__}\n")],
 )
-def test_commands_that_only_print_load_nothing_for_serving(
+def test_commands_that_only_print_do_not_load_the_server(
     installed: dict[str, str], arguments: tuple[str, ...], words: str
 ) -> None:
     done = run_to_the_end(*arguments, environ=installed)

@@ -1,4 +1,4 @@
-"""Settings: defaults that are promises, one order of precedence, and every mistake at once with where it stands."""
+"""Settings: pinned defaults, precedence of the sources, and all mistakes at once with their source."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def mistakes(flags: dict[str, Any], environ: dict[str, str] | None = None) -> li
 # --- defaults
 
 
-def test_the_defaults_are_what_was_promised() -> None:
+def test_the_defaults_are_pinned() -> None:
     assert load_settings({}, {}).model_dump() == DEFAULTS
 
 
@@ -108,14 +108,14 @@ def _or_none(default: object) -> object:
 # --- precedence
 
 
-def test_flags_win_over_the_environment_and_the_environment_over_the_file(config: Path) -> None:
+def test_flags_override_the_environment_and_the_environment_overrides_the_file(config: Path) -> None:
     config.write_text("port: 1\nhost: file\nbind_workers: 3\n")
     environ = {"VRAMCAST_CONFIG": str(config), "VRAMCAST_PORT": "2", "VRAMCAST_HOST": "environment"}
     settings = load_settings({"host": "flag", "port": None}, environ)
     assert (settings.host, settings.port, settings.bind_workers) == ("flag", 2, 3)
 
 
-def test_the_flag_names_the_file_over_the_environment(config: Path) -> None:
+def test_the_config_flag_overrides_the_config_variable(config: Path) -> None:
     config.write_text("port: 1\n")
     assert load_settings({"config": config}, {"VRAMCAST_CONFIG": "/nowhere"}).port == 1
 
@@ -141,15 +141,15 @@ def test_every_kind_of_setting_can_come_from_the_environment(variable: str, text
     assert getattr(settings, variable.removeprefix("VRAMCAST_").lower()) == value
 
 
-# --- what Kubernetes puts into every pod's environment
+# --- variables that Kubernetes adds to every pod
 
 
 @pytest.mark.parametrize("link", ["tcp://10.0.0.1:8888", "udp://10.0.0.1:8888"])
-def test_the_service_link_of_a_service_of_our_name_is_not_the_port_setting(link: str) -> None:
+def test_a_service_link_variable_is_not_the_port_setting(link: str) -> None:
     assert load_settings({}, {"VRAMCAST_PORT": link}).port == DEFAULTS["port"]
 
 
-def test_variables_that_look_like_settings_and_are_none_are_told_apart_from_service_links() -> None:
+def test_unknown_variables_are_found_and_service_links_ignored() -> None:
     environ = {
         "VRAMCAST_PROT": "1",
         "VRAMCAST_LOGLEVEL": "debug",
@@ -167,9 +167,11 @@ def test_variables_that_look_like_settings_and_are_none_are_told_apart_from_serv
 # --- mistakes
 
 
-def test_all_mistakes_come_at_once_each_with_the_place_where_it_stands(config: Path) -> None:
+def test_all_mistakes_are_reported_at_once_with_their_source(config: Path) -> None:
     config.write_text("hold_ttl_second: 5\nbind_workers: 0\ntls_cert_file: /nowhere.crt\nport: 7\n")
-    told = mistakes({"config": config, "port": 99999}, {"VRAMCAST_LOG_LEVEL": "loud", "VRAMCAST_MAX_BODY_MIB": "much"})
+    reported = mistakes(
+        {"config": config, "port": 99999}, {"VRAMCAST_LOG_LEVEL": "loud", "VRAMCAST_MAX_BODY_MIB": "much"}
+    )
     expected = {
         "--port: '99999': Input should be less than or equal to 65535",
         "VRAMCAST_LOG_LEVEL: 'loud': Input should be 'debug', 'info', 'warning' or 'error'",
@@ -179,35 +181,35 @@ def test_all_mistakes_come_at_once_each_with_the_place_where_it_stands(config: P
         f"{config}: hold_ttl_second: there is no such setting; did you mean hold_ttl_seconds?",
         "tls_cert_file and tls_key_file go together: set both or neither",
     }
-    assert set(told) == expected
-    assert len(told) == len(expected)
+    assert set(reported) == expected
+    assert len(reported) == len(expected)
 
 
-def test_a_mistake_in_a_flag_names_it_as_it_is_written() -> None:
+def test_a_mistake_in_a_flag_names_the_flag() -> None:
     assert mistakes({"log_format": "xml"})[0].startswith("--log-format: 'xml': ")
 
 
 @pytest.mark.parametrize("key", ["PORT", "Port", "prot", "por"])
-def test_a_misspelt_key_gets_the_nearest_one_and_is_never_taken_for_it(config: Path, key: str) -> None:
+def test_a_misspelt_key_is_refused_with_the_nearest_one(config: Path, key: str) -> None:
     config.write_text(f"{key}: 5\n")
     expected = f"{config}: {key}: there is no such setting; did you mean port?"
     assert mistakes({"config": config, "port": 6}) == [expected]
 
 
-def test_a_key_like_no_other_gets_the_list_of_all(config: Path) -> None:
+def test_an_unknown_key_gets_the_list_of_all(config: Path) -> None:
     config.write_text("zzzzzz: 5\n")
-    (told,) = mistakes({"config": config})
-    assert all(name in told for name in DEFAULTS)
+    (reported,) = mistakes({"config": config})
+    assert all(name in reported for name in DEFAULTS)
 
 
 @pytest.mark.parametrize("key", ["_env_prefix", "_case_sensitive", "model_config"])
-def test_no_key_reaches_behind_the_settings(config: Path, key: str) -> None:
+def test_pydantics_own_names_are_not_settings(config: Path, key: str) -> None:
     config.write_text(f"{key}: x\n")
     assert "there is no such setting" in mistakes({"config": config})[0]
 
 
 @pytest.mark.parametrize("text", ["port: on", "hold_ttl_seconds: true", "host: false", "bind_workers: yes"])
-def test_a_flag_is_no_number_and_no_text(config: Path, text: str) -> None:
+def test_a_boolean_is_not_a_number_or_a_string(config: Path, text: str) -> None:
     config.write_text(text)
     assert "expected a value, not true or false" in mistakes({"config": config})[0]
 
@@ -221,9 +223,9 @@ def test_a_flag_is_no_number_and_no_text(config: Path, text: str) -> None:
         ("bind_workers", 257), ("max_body_mib", 0), ("shutdown_grace_seconds", -1), ("shutdown_grace_seconds", 301),
     ],
 )  # fmt: skip
-def test_numbers_outside_of_their_range_are_refused(name: str, value: float) -> None:
-    (told,) = mistakes({name: value})
-    assert told.startswith(f"--{name.replace('_', '-')}: '{value}': Input should be ")
+def test_numbers_out_of_range_are_refused(name: str, value: float) -> None:
+    (reported,) = mistakes({name: value})
+    assert reported.startswith(f"--{name.replace('_', '-')}: '{value}': Input should be ")
 
 
 @pytest.mark.parametrize(
@@ -238,12 +240,12 @@ def test_numbers_outside_of_their_range_are_refused(name: str, value: float) -> 
         (b"8888: port", NO_MAPPING),
     ],
 )
-def test_a_file_that_holds_no_settings_is_named(config: Path, content: bytes, words: str) -> None:
+def test_an_invalid_file_is_named(config: Path, content: bytes, words: str) -> None:
     config.write_bytes(content)
     assert mistakes({"config": config})[0].startswith(f"{config}: {words}")
 
 
-def test_a_file_that_is_not_there_is_named() -> None:
+def test_a_missing_file_is_named() -> None:
     assert mistakes({}, {"VRAMCAST_CONFIG": "/nowhere.yaml"})[0].startswith("/nowhere.yaml: cannot be read")
 
 
@@ -251,8 +253,8 @@ def test_a_file_that_is_not_there_is_named() -> None:
 
 
 def test_telemetry_has_one_source() -> None:
-    told = mistakes({"prometheus_url": "http://p:9090", "dcgm_urls": "http://d:9400"})
-    assert told == ["prometheus_url and dcgm_urls are two sources of the same samples: set only one"]
+    reported = mistakes({"prometheus_url": "http://p:9090", "dcgm_urls": "http://d:9400"})
+    assert reported == ["prometheus_url and dcgm_urls are two sources of the same samples: set only one"]
 
 
 @pytest.mark.parametrize(
@@ -263,7 +265,7 @@ def test_telemetry_has_one_source() -> None:
         ("telemetry_node_labels", ""),
     ],
 )  # fmt: skip
-def test_what_would_be_asked_wrongly_is_refused_at_the_start(name: str, value: str) -> None:
+def test_invalid_telemetry_settings_are_refused_at_startup(name: str, value: str) -> None:
     assert mistakes({name: value})[0].startswith(f"--{name.replace('_', '-')}: {value!r}: ")
 
 
@@ -271,7 +273,7 @@ def test_what_would_be_asked_wrongly_is_refused_at_the_start(name: str, value: s
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("given", "message"),
     [
         ({"cert"}, "tls_cert_file and tls_key_file go together: set both or neither"),
         ({"key"}, "tls_cert_file and tls_key_file go together: set both or neither"),
@@ -279,9 +281,9 @@ def test_what_would_be_asked_wrongly_is_refused_at_the_start(name: str, value: s
         ({"client_ca"}, "tls_client_ca_file needs tls_cert_file and tls_key_file"),
     ],
 )
-def test_tls_files_that_belong_together_come_together(config: Path, given: set[str], told: str) -> None:
+def test_incomplete_sets_of_tls_files_are_refused(config: Path, given: set[str], message: str) -> None:
     config.touch()
-    assert mistakes({f"tls_{name}_file": config for name in given}) == [told]
+    assert mistakes({f"tls_{name}_file": config for name in given}) == [message]
 
 
 @pytest.mark.parametrize("given", [(), ("cert", "key"), ("cert", "key", "client_ca")])

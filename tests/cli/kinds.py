@@ -1,4 +1,4 @@
-"""One manifest of every kind of workload that has pods, each with a comment and nothing described yet."""
+"""One manifest of every kind of workload with pods, each with a comment and without our annotations."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def _indented(text: str, by: int) -> str:
 
 
 def _template(by: int) -> str:
-    """A template with its key, at that column."""
+    """A template with its key, indented to that column."""
     return _indented("template:\n  spec:\n" + _indented(POD_SPEC, 4), by)
 
 

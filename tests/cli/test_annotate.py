@@ -1,4 +1,4 @@
-"""`vramcast annotate` as a new user would try it: descriptions land on the pods, and nothing else changes."""
+"""`vramcast annotate`: annotations go into the pod template, and nothing else changes."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def check(file: Path, capsys: pytest.CaptureFixture[str], *settings: str) -> tup
 
 
 def refusal(file: Path, *settings: str, **options: Any) -> str:
-    """The message; and the file stays as it was."""
+    """The error message. Checks that the file is unchanged."""
     before = file.read_bytes()
     with pytest.raises(InvalidInput) as caught:
         annotate(file, *settings, **options)
@@ -50,7 +50,7 @@ def refusal(file: Path, *settings: str, **options: Any) -> str:
 
 
 def added(before: str, after: str) -> list[str]:
-    """The lines that were added; none was taken away."""
+    """The added lines. Checks that none was removed."""
     lines = list(difflib.ndiff(before.splitlines(), after.splitlines()))
     assert [line for line in lines if line.startswith("- ")] == []
     return [line[2:].strip() for line in lines if line.startswith("+ ")]
@@ -60,7 +60,7 @@ def added(before: str, after: str) -> list[str]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_annotations_land_on_the_pods_of_every_kind_and_all_else_stays(kind: str, file: Path) -> None:
+def test_annotations_go_into_the_pod_template_of_every_kind_and_nothing_else_changes(kind: str, file: Path) -> None:
     text, place = KINDS[kind]
     file.write_text(text)
     annotate(file, *SUMMARY)
@@ -76,7 +76,7 @@ def test_annotations_land_on_the_pods_of_every_kind_and_all_else_stays(kind: str
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "TrainJob"])
-def test_the_scheduler_is_named_on_request(kind: str, file: Path) -> None:
+def test_the_scheduler_is_set_on_request(kind: str, file: Path) -> None:
     file.write_text(KINDS[kind][0])
     annotate(file, *SUMMARY, scheduler_name=SCHEDULER_NAME)
     described = [
@@ -88,12 +88,12 @@ def test_the_scheduler_is_named_on_request(kind: str, file: Path) -> None:
     assert [template.spec["schedulerName"] for template in described] == [SCHEDULER_NAME]
 
 
-def test_a_train_job_is_told_where_its_scheduler_is_named(file: Path) -> None:
+def test_for_a_train_job_the_error_tells_where_to_set_the_scheduler(file: Path) -> None:
     file.write_text(KINDS["TrainJob"][0])
     assert "TrainingRuntime" in refusal(file, *SUMMARY, scheduler_name=SCHEDULER_NAME)
 
 
-def test_a_train_job_gets_a_patch_with_its_owner_and_its_target(file: Path) -> None:
+def test_a_train_job_gets_a_patch_with_a_manager_and_a_target(file: Path) -> None:
     file.write_text(KINDS["TrainJob"][0])
     annotate(file, *SUMMARY)
     (patch,) = yaml.safe_load(file.read_text())["spec"]["runtimePatches"]
@@ -102,7 +102,7 @@ def test_a_train_job_gets_a_patch_with_its_owner_and_its_target(file: Path) -> N
     assert job["name"] == "node"
 
 
-def test_a_train_job_with_overrides_of_older_versions_keeps_to_them(file: Path) -> None:
+def test_a_train_job_with_older_overrides_keeps_using_them(file: Path) -> None:
     overrides = "  podTemplateOverrides:\n  - targetJobs: [{name: node}]\n    spec: {serviceAccountName: x}\n"
     file.write_text(KINDS["TrainJob"][0] + overrides)
     annotate(file, *SUMMARY)
@@ -111,7 +111,7 @@ def test_a_train_job_with_overrides_of_older_versions_keeps_to_them(file: Path) 
     assert spec["podTemplateOverrides"][0]["metadata"]["annotations"]["vramcast.dev/batch-size"] == "64"
 
 
-def test_of_several_templates_those_that_ask_for_gpus_are_described(file: Path) -> None:
+def test_of_several_templates_those_that_request_gpus_are_described(file: Path) -> None:
     file.write_text(KINDS["PyTorchJob"][0])
     annotate(file, *SUMMARY)
     replicas = yaml.safe_load(file.read_text())["spec"]["pytorchReplicaSpecs"]
@@ -128,18 +128,18 @@ def test_a_template_is_chosen_by_its_role(word: str, file: Path) -> None:
     assert "metadata" not in replicas["Worker"]["template"]
 
 
-def test_a_role_that_is_not_there_is_told_those_that_are(file: Path) -> None:
+def test_an_unknown_role_gets_the_list_of_roles(file: Path) -> None:
     file.write_text(KINDS["RayJob"][0])
-    told = refusal(file, *SUMMARY, templates=("workers",))
-    assert "RayJob/task head, RayJob/task worker gpu" in told
+    reported = refusal(file, *SUMMARY, templates=("workers",))
+    assert "RayJob/task head, RayJob/task worker gpu" in reported
 
 
-def test_where_no_template_asks_for_a_gpu_one_must_be_chosen(file: Path) -> None:
+def test_if_no_template_requests_a_gpu_one_must_be_chosen(file: Path) -> None:
     file.write_text(KINDS["RayJob"][0].replace("nvidia.com/gpu: 1", "cpu: 1"))
     assert "--template" in refusal(file, *SUMMARY, "share=true")
 
 
-# --- what stays
+# --- layout
 
 
 LAYOUTS = {
@@ -251,12 +251,12 @@ spec: {containers: [{name: x, resources: {limits: {nvidia.com/gpu: 1}}}]}
 
 
 @pytest.mark.parametrize("layout", [layout for layout in LAYOUTS if layout != "anchors"])
-def test_every_layout_is_kept_to_the_byte(layout: str, file: Path) -> None:
+def test_every_layout_is_preserved_to_the_byte(layout: str, file: Path) -> None:
     text = LAYOUTS[layout]
     file.write_bytes(text.encode())
     annotate(file, *SUMMARY, scheduler_name=SCHEDULER_NAME)
     after = file.read_bytes().decode()
-    # What was there is still there, character by character: things were only put between.
+    # Every character is still there, in order: text was only inserted.
     following = iter(after)
     assert all(letter in following for letter in text.replace(": {}", ":"))
     assert after.count("#") == text.count("#")
@@ -273,12 +273,12 @@ def test_json_stays_json(file: Path) -> None:
     assert json.loads(file.read_text())["metadata"]["annotations"]["vramcast.dev/parameters"] == "25.6M"
 
 
-def test_what_an_anchor_shares_is_not_edited_behind_its_back(file: Path) -> None:
+def test_values_shared_by_an_anchor_are_not_edited(file: Path) -> None:
     file.write_text(LAYOUTS["anchors"])
     assert "by hand" in refusal(file, *SUMMARY)
 
 
-def test_a_second_time_changes_values_where_they_stand(file: Path) -> None:
+def test_a_second_edit_changes_values_in_place(file: Path) -> None:
     file.write_text(KINDS["Job"][0])
     annotate(file, *SUMMARY)
     once = file.read_text()
@@ -288,7 +288,7 @@ def test_a_second_time_changes_values_where_they_stand(file: Path) -> None:
     assert file.read_text() == once.replace('batch-size: "64"', 'batch-size: "128"')
 
 
-def test_what_is_taken_away_goes_with_its_line_and_the_misspelt_can_go_too(file: Path) -> None:
+def test_unset_removes_the_line_even_of_a_misspelt_key(file: Path) -> None:
     file.write_text(described("team: vision", "vramcast.dev/gpu-memory: 16Gi", 'vramcast.dev/batch_size: "8"  # oops'))
     annotate(file, *SUMMARY, unset=parse_names(["gpu-memory", "vramcast.dev/batch_size", "layers"]))
     annotations = yaml.safe_load(file.read_text())["metadata"]["annotations"]
@@ -307,7 +307,7 @@ def test_what_is_taken_away_goes_with_its_line_and_the_misspelt_can_go_too(file:
         ("gpu-memory=16Gi", "gpu-memory: 16Gi"), ("sequence-length=4k", "sequence-length: 4k"),
     ],
 )  # fmt: skip
-def test_values_that_yaml_might_take_for_numbers_are_quoted(setting: str, line: str | None, file: Path) -> None:
+def test_values_that_yaml_might_read_as_numbers_are_quoted(setting: str, line: str | None, file: Path) -> None:
     file.write_text(KINDS["Pod"][0].replace("nvidia.com/gpu: 1", "cpu: 1"))
     if line is None:
         assert "from 1 to 10000000" in refusal_of_settings(setting)
@@ -322,7 +322,7 @@ def refusal_of_settings(*settings: str) -> str:
     return str(caught.value)
 
 
-def test_the_file_keeps_its_mode_and_a_link_stays_one(file: Path) -> None:
+def test_the_file_keeps_its_mode_and_a_symlink_stays(file: Path) -> None:
     file.write_text(KINDS["Job"][0])
     file.chmod(0o640)
     link = file.parent / "link.yaml"
@@ -333,7 +333,7 @@ def test_the_file_keeps_its_mode_and_a_link_stays_one(file: Path) -> None:
     assert stat.S_IMODE(file.stat().st_mode) == 0o640
 
 
-# --- what it says
+# --- output
 
 
 def test_without_in_place_the_result_is_on_standard_output(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -352,7 +352,7 @@ def test_a_diff_shows_what_changes_and_changes_nothing(file: Path, capsys: pytes
     assert file.read_text() == KINDS["Job"][0]
 
 
-def test_what_was_written_in_place_is_shown(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_in_place_shows_the_diff(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file.write_text(KINDS["Job"][0])
     annotate(file, *SUMMARY)
     out, err = capsys.readouterr()
@@ -361,7 +361,7 @@ def test_what_was_written_in_place_is_shown(file: Path, capsys: pytest.CaptureFi
     assert err.endswith(f"annotated: {file}\n")
 
 
-def test_standard_input_is_read_and_has_no_place(
+def test_standard_input_can_be_read_but_not_edited(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO(KINDS["Job"][0]))
@@ -371,15 +371,15 @@ def test_standard_input_is_read_and_has_no_place(
         run_annotate([Path("-")], AnnotateOptions(parse_settings(SUMMARY)), in_place=True, check=False, diff=False)
 
 
-def test_every_mistake_in_the_settings_is_told_at_once() -> None:
-    told = refusal_of_settings("batch_size=8", "gpu-memory=16GB", "precision", "task=train").splitlines()
-    assert [line.split(": ")[1] for line in told] == [
+def test_every_mistake_in_the_settings_is_reported_at_once() -> None:
+    reported = refusal_of_settings("batch_size=8", "gpu-memory=16GB", "precision", "task=train").splitlines()
+    assert [line.split(": ")[1] for line in reported] == [
         "vramcast.dev/batch_size", "vramcast.dev/gpu-memory", "vramcast.dev/precision", "vramcast.dev/task",
     ]  # fmt: skip
-    assert "did you mean vramcast.dev/batch-size?" in told[0]
-    assert "did you mean 16G? or 16Gi" in told[1]
-    assert "KEY=VALUE" in told[2]
-    assert "did you mean training?" in told[3]
+    assert "did you mean vramcast.dev/batch-size?" in reported[0]
+    assert "did you mean 16G? or 16Gi" in reported[1]
+    assert "KEY=VALUE" in reported[2]
+    assert "did you mean training?" in reported[3]
 
 
 @pytest.mark.parametrize(
@@ -392,12 +392,12 @@ def test_every_mistake_in_the_settings_is_told_at_once() -> None:
         (KINDS["Job"][0].replace("nvidia.com/gpu: 1", "cpu: 1"), 'or vramcast.dev/share: "true" to share one'),
     ],
 )
-def test_what_cannot_be_annotated_is_told_why_and_left_alone(text: str, says: str, file: Path) -> None:
+def test_a_file_without_pods_is_refused_with_the_reason(text: str, says: str, file: Path) -> None:
     file.write_text(text)
     assert says in refusal(file, *SUMMARY)
 
 
-def test_too_little_for_a_forecast_is_refused_with_what_is_missing(file: Path) -> None:
+def test_an_incomplete_description_is_refused_with_the_missing_keys(file: Path) -> None:
     file.write_text(KINDS["Job"][0])
     assert "a summary also needs activations, batch-size" in refusal(file, "parameters=7B")
 
@@ -411,24 +411,22 @@ def test_one_bad_file_leaves_all_files_as_they_were(tmp_path: Path) -> None:
     assert good.read_text() == KINDS["Job"][0]
 
 
-# --- annotations in the wrong place
+# --- misplaced annotations
 
 
 _WRONG = "    vramcast.dev/gpu-memory: 16Gi  # measured\n    vramcast.dev/max-oom-risk: 0.01\n"
 ON_THE_JOB = KINDS["Job"][0].replace("  name: task\n", f"  name: task\n  annotations:\n{_WRONG}")
 
 
-def test_annotations_on_the_job_are_told_to_belong_to_its_template(
-    file: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_annotations_on_the_job_are_reported_as_misplaced(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file.write_text(ON_THE_JOB)
-    code, told = check(file, capsys)
+    code, reported = check(file, capsys)
     assert code == 1
-    assert "Job/task: metadata.annotations: vramcast.dev/gpu-memory, vramcast.dev/max-oom-risk: no pod gets" in told
-    assert f"spec.template.metadata.annotations: `vramcast annotate -f {file} --move --in-place` moves them" in told
+    assert "Job/task: metadata.annotations: vramcast.dev/gpu-memory, vramcast.dev/max-oom-risk: no pod gets" in reported
+    assert f"spec.template.metadata.annotations: `vramcast annotate -f {file} --move --in-place` moves them" in reported
 
 
-def test_and_are_moved_there(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_misplaced_annotations_are_moved(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file.write_text(ON_THE_JOB)
     annotate(file, move=True)
     document = yaml.safe_load(file.read_text())
@@ -439,27 +437,29 @@ def test_and_are_moved_there(file: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert check(file, capsys)[0] == 0
 
 
-def test_of_a_list_the_item_that_is_wrong_is_told_and_mended(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_misplaced_annotations_of_a_list_item_are_reported_and_moved(
+    file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     item = "- kind: Job\n  metadata: {name: other}\n  spec: {template: {spec: {containers: [{name: x}]}}}\n"
     text = KINDS["List"][0] + item
     wrong = "  metadata:\n    name: task\n    annotations:\n      vramcast.dev/gpu-memory: 16Gi\n"
     file.write_text(text.replace("  metadata: {name: task}\n", wrong))
-    code, told = check(file, capsys)
+    code, reported = check(file, capsys)
     assert code == 1
-    assert "Job/task: items[1].metadata.annotations: vramcast.dev/gpu-memory" in told
-    assert "they belong in items[1].spec.template.metadata.annotations" in told
+    assert "Job/task: items[1].metadata.annotations: vramcast.dev/gpu-memory" in reported
+    assert "they belong in items[1].spec.template.metadata.annotations" in reported
     annotate(file, move=True)
     first, second = yaml.safe_load(file.read_text())["items"][1:]
     assert first["spec"]["template"]["metadata"]["annotations"] == {"vramcast.dev/gpu-memory": "16Gi"}
     assert "metadata" not in second["spec"]["template"]
 
 
-def test_annotations_among_the_labels_are_found_too(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_annotations_among_the_labels_are_reported_as_misplaced(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file.write_text(KINDS["Pod"][0].replace("  name: task\n", "  name: task\n  labels: {vramcast.dev/model: x}\n"))
-    code, told = check(file, capsys)
+    code, reported = check(file, capsys)
     assert code == 1
-    assert "metadata.labels: vramcast.dev/model" in told
-    assert "they belong in metadata.annotations" in told
+    assert "metadata.labels: vramcast.dev/model" in reported
+    assert "they belong in metadata.annotations" in reported
 
 
 # --- checking
@@ -484,30 +484,30 @@ def described(*lines: str) -> str:
         ([], "`vramcast annotate -f"),
     ],
 )
-def test_a_check_finds_every_kind_of_mistake_and_says_what_to_do(
+def test_a_check_reports_every_kind_of_mistake_with_its_fix(
     lines: list[str], says: str, file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file.write_text(described(*lines))
-    code, told = check(file, capsys)
+    code, reported = check(file, capsys)
     assert code == 1
-    assert says in told
-    assert all(line.startswith(f"error: {file}: ") for line in told.splitlines())
+    assert says in reported
+    assert all(line.startswith(f"error: {file}: ") for line in reported.splitlines())
 
 
-def test_a_check_of_what_is_right_says_so(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_check_without_mistakes_reports_ok(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file.write_text(described("vramcast.dev/gpu-memory: 16Gi"))
-    code, told = check(file, capsys)
+    code, reported = check(file, capsys)
     assert code == 0
-    assert f"ok: {file}: 1 described pod template\n" in told
-    assert f"note: {file}: Pod/task: has no schedulerName" in told
+    assert f"ok: {file}: 1 described pod template\n" in reported
+    assert f"note: {file}: Pod/task: has no schedulerName" in reported
 
 
 def test_a_sharing_pod_that_would_see_every_gpu_is_noted(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = described("vramcast.dev/gpu-memory: 16Gi", 'vramcast.dev/share: "true"')
     file.write_text(text.replace("nvidia.com/gpu: 1", "cpu: 1"))
-    code, told = check(file, capsys)
+    code, reported = check(file, capsys)
     assert code == 0
-    assert "NVIDIA_VISIBLE_DEVICES" in told
+    assert "NVIDIA_VISIBLE_DEVICES" in reported
 
 
 def test_a_check_of_settings_writes_nothing(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -517,6 +517,6 @@ def test_a_check_of_settings_writes_nothing(file: Path, capsys: pytest.CaptureFi
     assert file.read_text() == KINDS["Job"][0]
 
 
-def test_nothing_to_do_is_told_what_could_be_done(file: Path) -> None:
+def test_without_anything_to_do_the_error_names_the_options(file: Path) -> None:
     with pytest.raises(InvalidInput, match="--set KEY=VALUE"):
         run_annotate([file], AnnotateOptions({}), in_place=False, check=False, diff=False)

@@ -1,4 +1,4 @@
-"""The program itself, as a shell sees it: exit codes, standard output, and what `--help` teaches."""
+"""The program as a shell runs it: exit codes, standard output and `--help`."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ def test_from_a_job_to_its_largest_batch_in_two_commands(job: str) -> None:
     assert all(one["value"] > 0 for one in json.loads(swept.stdout)[0]["largest"])
 
 
-def test_a_check_that_finds_something_ends_with_1(job: str) -> None:
+def test_a_check_that_finds_mistakes_exits_with_1(job: str) -> None:
     done = run_to_the_end("annotate", "-f", job, "--check")
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith(f"error: {job}: no annotation vramcast.dev/... describes a task")
     assert done.stderr.count("\n") == 1
 
 
-def test_a_wrong_setting_is_one_message_and_ends_with_2(job: str) -> None:
+def test_an_invalid_setting_prints_one_message_and_exits_with_2(job: str) -> None:
     done = run_to_the_end("annotate", "-f", job, "--set", "batch_size=8", "--in-place")
     assert (done.returncode, done.stdout) == (2, "")
     assert "did you mean vramcast.dev/batch-size?" in done.stderr
@@ -54,7 +54,7 @@ def test_a_wrong_setting_is_one_message_and_ends_with_2(job: str) -> None:
         (("annotate",), ("--check", "--move", "--template", "vramcast annotations", *KEYS)),
     ],
 )
-def test_help_teaches(command: tuple[str, ...], teaches: tuple[str, ...]) -> None:
+def test_help_shows_the_options_and_examples(command: tuple[str, ...], teaches: tuple[str, ...]) -> None:
     done = run_to_the_end(*command, "--help", environ={"COLUMNS": "140", "TERM": "dumb"})
     assert done.returncode == 0
     assert all(words in done.stdout for words in teaches), done.stdout

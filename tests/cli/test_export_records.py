@@ -1,4 +1,4 @@
-"""`vramcast export-records`: from a service's outcomes to records that training reads."""
+"""`vramcast export-records`: the runs of a service become training records."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`vramcast forecast` over files of every kind, and its sweeps, with the physics prior alone."""
+"""`vramcast forecast` and its sweeps on every kind of workload, with physics instead of a trained model."""
 
 from __future__ import annotations
 
@@ -53,74 +53,74 @@ def refusal(*files: Path, **more: Any) -> str:
 @pytest.mark.parametrize("kind", KINDS)
 def test_pods_of_every_kind_are_forecast(kind: str, file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     describe(file, KINDS[kind][0])
-    (told,) = json.loads(forecast(capsys, file, output="json", gpus=("Tesla-T4",)))
-    assert (told["pod"], told["level"]) == ("default/task", "summary")
-    assert [one["product"] for one in told["forecasts"]] == ["Tesla-T4"]
+    (reported,) = json.loads(forecast(capsys, file, output="json", gpus=("Tesla-T4",)))
+    assert (reported["pod"], reported["level"]) == ("default/task", "summary")
+    assert [one["product"] for one in reported["forecasts"]] == ["Tesla-T4"]
 
 
 def test_a_profile_is_forecast_and_swept(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     describe(file, KINDS["PyTorchJob"][0], f"profile={encode_profile(traced_cnn())}", "batch-size=16")
-    (told,) = json.loads(forecast(capsys, file, output="json"))
-    assert (told["level"], told["role"]) == ("profile", "Worker")
+    (reported,) = json.loads(forecast(capsys, file, output="json"))
+    assert (reported["level"], reported["role"]) == ("profile", "Worker")
     (swept,) = json.loads(forecast(capsys, file, output="json", sweep="batch-size=8..64"))
     medians = [point["median_bytes"] for point in swept["points"]]
     assert medians == sorted(medians)
-    assert medians[1] == next(one["median_bytes"] for one in told["forecasts"] if one["product"] == swept["product"])
+    assert medians[1] == next(
+        one["median_bytes"] for one in reported["forecasts"] if one["product"] == swept["product"]
+    )
 
 
-def test_several_documents_and_files_come_out_in_their_order(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_documents_and_files_are_reported_in_order(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     one, two = tmp_path / "one.yaml", tmp_path / "two.yaml"
     describe(one, KINDS["Job"][0] + "---\n" + KINDS["Deployment"][0])
     describe(two, KINDS["RayJob"][0])
-    told = json.loads(forecast(capsys, one, two, output="json"))
-    assert [(each["kind"], each["role"]) for each in told] == [
+    reported = json.loads(forecast(capsys, one, two, output="json"))
+    assert [(each["kind"], each["role"]) for each in reported] == [
         ("Job", ""), ("Deployment", ""), ("RayJob", "worker gpu"),
     ]  # fmt: skip
 
 
-def test_yaml_says_what_json_says(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_yaml_and_json_have_the_same_content(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     describe(file, KINDS["Job"][0])
     assert yaml.safe_load(forecast(capsys, file, output="yaml")) == json.loads(forecast(capsys, file, output="json"))
 
 
 def test_the_table_has_parts_products_and_assumptions(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     describe(file, KINDS["Job"][0])
-    told = forecast(capsys, file)
+    reported = forecast(capsys, file)
     for words in ("Job/task", "NVIDIA-H200", "adamw states", "assumed: optimizer adamw", "assumed: precision fp32"):
-        assert words in told
+        assert words in reported
 
 
-# --- as a new user would get it wrong
+# --- mistakes
 
 
-def test_annotations_on_the_job_are_told_where_they_belong(file: Path) -> None:
+def test_for_annotations_on_the_job_the_error_tells_where_they_belong(file: Path) -> None:
     text = KINDS["Job"][0].replace("  name: task\n", "  name: task\n  annotations: {vramcast.dev/gpu-memory: 16Gi}\n")
     file.write_text(text)
-    told = refusal(file)
-    assert "they belong in spec.template.metadata.annotations" in told
-    assert f"`vramcast annotate -f {file} --move --in-place`" in told
+    reported = refusal(file)
+    assert "they belong in spec.template.metadata.annotations" in reported
+    assert f"`vramcast annotate -f {file} --move --in-place`" in reported
 
 
-def test_a_file_that_describes_nothing_is_told_how_to(file: Path) -> None:
+def test_for_an_undescribed_file_the_error_tells_how_to_describe_it(file: Path) -> None:
     file.write_text(KINDS["Job"][0])
     assert f"`vramcast annotate -f {file} --set KEY=VALUE --in-place`" in refusal(file)
 
 
-def test_every_mistake_of_every_file_is_told(tmp_path: Path) -> None:
+def test_every_mistake_in_every_file_is_reported(tmp_path: Path) -> None:
     one, two = tmp_path / "one.yaml", tmp_path / "two.yaml"
     annotation = "  name: task\n  annotations:\n    vramcast.dev/{}\n"
     one.write_text(KINDS["Pod"][0].replace("  name: task\n", annotation.format('batch_size: "8"')))
     two.write_text(KINDS["Pod"][0].replace("  name: task\n", annotation.format("gpu-memory: 16")))
-    told = refusal(one, two).splitlines()
-    assert len(told) == 2
-    assert "did you mean vramcast.dev/batch-size?" in told[0]
-    assert told[0].startswith(f"{one}: Pod/task: metadata.annotations: vramcast.dev/batch_size: '8'")
-    assert 'write it in quotes, "16"' in told[1]
+    reported = refusal(one, two).splitlines()
+    assert len(reported) == 2
+    assert "did you mean vramcast.dev/batch-size?" in reported[0]
+    assert reported[0].startswith(f"{one}: Pod/task: metadata.annotations: vramcast.dev/batch_size: '8'")
+    assert 'write it in quotes, "16"' in reported[1]
 
 
-def test_an_undescribed_template_beside_described_ones_is_a_note(
+def test_an_undescribed_template_next_to_described_ones_is_noted(
     file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     describe(file, KINDS["Job"][0])
@@ -136,26 +136,26 @@ def test_an_undescribed_template_beside_described_ones_is_a_note(
     ("more", "says"),
     [({"output": "xml"}, "table, json, yaml"), ({"plot": Path("x.png")}, "--sweep batch-size=8..256")],
 )
-def test_options_that_make_no_sense_are_told_what_would(more: dict[str, Any], says: str, file: Path) -> None:
+def test_invalid_options_are_refused_with_an_example(more: dict[str, Any], says: str, file: Path) -> None:
     assert says in refusal(file, **more)
 
 
 # --- sweeps
 
 
-def test_a_sweep_tells_the_largest_batch_of_every_product(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_sweep_finds_the_largest_batch_on_every_product(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     describe(file, KINDS["Job"][0])
-    (told,) = json.loads(forecast(capsys, file, output="json", sweep="batch-size=8..64", gpus=("Tesla-T4",)))
-    assert [point["value"] for point in told["points"]] == [8, 16, 32, 64]
-    (largest,) = told["largest"]
+    (reported,) = json.loads(forecast(capsys, file, output="json", sweep="batch-size=8..64", gpus=("Tesla-T4",)))
+    assert [point["value"] for point in reported["points"]] == [8, 16, 32, 64]
+    (largest,) = reported["largest"]
     usable_bytes = largest["usable_mib"] << 20
     assert largest["bound_bytes"] <= usable_bytes < largest["next_bound_bytes"]
 
 
-def test_the_sweep_is_drawn_with_the_gpus_lines_and_the_answers(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_sweeps_plot_shows_the_gpus_and_their_largest_batch(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     describe(file, KINDS["Job"][0])
-    (told,) = json.loads(forecast(capsys, file, output="json", sweep="batch-size=8..512"))
-    answers = {each["product"]: each["value"] for each in told["largest"]}
+    (reported,) = json.loads(forecast(capsys, file, output="json", sweep="batch-size=8..512"))
+    answers = {each["product"]: each["value"] for each in reported["largest"]}
     drawn = forecast(capsys, file, sweep="batch-size=8..512")
     line = next(line for line in drawn.splitlines() if line.rstrip().endswith("T4"))
     assert f"● {answers['Tesla-T4']} " in line
@@ -164,20 +164,20 @@ def test_the_sweep_is_drawn_with_the_gpus_lines_and_the_answers(file: Path, caps
     assert max(len(line) for line in drawn.splitlines()) <= 100
 
 
-def test_many_values_have_few_ticks_at_even_distances(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_many_values_get_few_evenly_spaced_ticks(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     describe(file, KINDS["Job"][0])
     drawn = forecast(capsys, file, sweep="batch-size=8..512:8").splitlines()
     axis = next(number for number, line in enumerate(drawn) if "└" in line)
     assert drawn[axis + 1].split() == ["8", "64", "120", "176", "232", "288", "344", "400", "456", "512"]
 
 
-def test_a_file_for_the_plot_needs_a_name_that_says_its_format(tmp_path: Path) -> None:
+def test_a_plot_file_needs_a_known_extension(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match=r"\.png, \.svg, \.pdf"):
         draw_sweeps([], tmp_path / "plot")
 
 
 @pytest.mark.skipif(find_spec("matplotlib") is not None, reason="with matplotlib it is drawn: see tests/train")
-def test_a_plot_without_matplotlib_is_told_what_to_install(
+def test_without_matplotlib_the_error_tells_what_to_install(
     file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     describe(file, KINDS["Job"][0])
@@ -201,7 +201,7 @@ def test_a_line_goes_from_corner_to_corner() -> None:
     assert all(row.strip() for row in drawn)
 
 
-def test_levels_on_one_row_share_it_and_those_outside_are_left_out() -> None:
+def test_levels_on_one_row_share_a_label_and_those_outside_are_left_out() -> None:
     plot = TerminalPlot(10, 5, (0, 10), (0, 10))
     for y, name in ((5.0, "A10"), (5.1, "L4"), (50.0, "H200")):
         plot.level(y, name, "")

@@ -1,4 +1,4 @@
-"""Edits of YAML texts: what is asked for, in the words of the text, and nothing else."""
+"""An edit changes what was asked for, in the style of the text, and nothing else."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ _DATA = st.dictionaries(
 
 
 def is_kept(before: str, after: str) -> bool:
-    """Was everything only put between what was there?"""
+    """Was text only inserted?"""
     following = iter(after)
     return all(letter in following for letter in before)
 
 
 @settings(max_examples=150, deadline=None)
 @given(_DATA, st.sampled_from([True, False, None]), st.sampled_from([2, 4]), st.sampled_from(["\n", "\n# end\n"]))
-def test_a_new_value_changes_nothing_else_however_the_text_is_laid_out(
+def test_setting_a_value_changes_nothing_else_in_any_layout(
     data: dict[str, Any], flow: bool | None, indent: int, end: str
 ) -> None:
     text = yaml.safe_dump({**data, "metadata": {"name": "x"}}, default_flow_style=flow, indent=indent, width=60)
@@ -55,36 +55,34 @@ def test_a_new_value_changes_nothing_else_however_the_text_is_laid_out(
         ("a: 1\nb: 2", ("b",), "a: 1\n"),
     ],
 )
-def test_an_entry_goes_with_its_line_and_with_the_mapping_that_it_leaves_empty(
-    text: str, place: Place, after: str
-) -> None:
+def test_removing_an_entry_removes_its_line_and_an_emptied_mapping(text: str, place: Place, after: str) -> None:
     assert remove_value(text, 0, place, "x.yaml") == after
 
 
-def test_what_cannot_be_taken_out_cleanly_is_refused() -> None:
+def test_an_entry_that_cannot_be_removed_cleanly_is_refused() -> None:
     with pytest.raises(InvalidInput, match=r"x\.yaml: a\.b: cannot be edited here"):
         remove_value("a: {b: 1, c: 2}\n", 0, ("a", "b"), "x.yaml")
 
 
 @pytest.mark.parametrize("text", ["a: &x {b: 1}\nc: *x\n", "c: &x\n  b: 1\na: *x\n"])
-def test_what_others_share_is_not_changed_for_one(text: str) -> None:
+def test_shared_values_are_not_changed_for_one_user(text: str) -> None:
     with pytest.raises(InvalidInput, match="an alias or an anchor"):
         set_value(text, 0, ("a", "new"), "value", "x.yaml")
 
 
-def test_text_that_is_no_yaml_is_one_message_with_its_place() -> None:
+def test_invalid_yaml_is_one_message_with_its_line() -> None:
     with pytest.raises(InvalidInput) as caught:
         load_documents("a: [\nb: }", "x.yaml")
     assert str(caught.value).startswith("x.yaml: not YAML: ")
     assert "line 2" in str(caught.value)
 
 
-def test_a_text_that_holds_itself_is_refused() -> None:
+def test_a_recursive_document_is_refused() -> None:
     with pytest.raises(InvalidInput, match=r"x\.yaml: not YAML"):
         load_documents("a: &a [*a]", "x.yaml")
 
 
 @given(st.text(max_size=12))
-def test_every_string_is_read_back_as_it_was_written(text: str) -> None:
+def test_every_string_survives_a_round_trip(text: str) -> None:
     printable = text.encode("utf-8", "replace").decode()
     assert yaml.safe_load(scalar(printable)) == printable

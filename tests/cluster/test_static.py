@@ -1,3 +1,5 @@
+"""The static cluster file, and the cluster in memory that starts from it."""
+
 from __future__ import annotations
 
 import threading

@@ -1,3 +1,5 @@
+"""The demo's script is valid and consistent."""
+
 from __future__ import annotations
 
 import msgspec
@@ -34,5 +36,5 @@ def test_the_only_mistake_of_the_day_is_the_one_it_shows() -> None:
     assert [record.key for record in records if record.invalid] == ["vision/segmenter"]
 
 
-def test_the_example_pod_is_there_to_be_sent() -> None:
+def test_the_example_pod_exists() -> None:
     assert "vramcast.dev/batch-size" in EXAMPLE_POD_FILE.read_text()

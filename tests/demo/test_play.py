@@ -1,4 +1,4 @@
-"""The whole demo, over real HTTP, as a user starts it: only without the pauses."""
+"""The whole demo over real HTTP, without its pauses."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def free_port() -> int:
 
 @pytest.fixture(scope="module")
 def played() -> str:
-    """Its own process, because the demo ends itself with a signal."""
+    """In its own process, because the demo ends with a signal."""
     result = subprocess.run(
         [sys.executable, "-c", _RUN, str(free_port())], capture_output=True, text=True, timeout=60, check=False
     )
@@ -48,7 +48,7 @@ def played() -> str:
 
 
 def step(played: str, pod: str) -> str:
-    """What was printed about a pod, in one line."""
+    """The output about a pod, in one line."""
     found = re.search(rf"\d\d:\d\d . {pod} .*?(?=\n\n)", played, re.DOTALL)
     assert found, pod
     return " ".join(found[0].split())
@@ -87,14 +87,14 @@ def test_a_pod_that_waited_is_placed_when_another_finishes(played: str) -> None:
     assert "→ a100-80-share GPU 0" in step(afterwards, "bio/protein-embed")
 
 
-def test_the_day_ends_with_the_sum_of_it(played: str) -> None:
+def test_the_day_ends_with_a_summary(played: str) -> None:
     assert "after the day" in played
     assert played.splitlines()[-1].strip() == (
         "14 pods placed, no GPU promised more than it has; 2 wait: llm/mistral-full, rec/deep-fm"
     )
 
 
-def test_a_service_that_does_not_answer_is_told_and_is_a_failure() -> None:
+def test_a_service_that_does_not_answer_is_a_failure() -> None:
     shown = io.StringIO()
     stopped: list[int] = []
 
@@ -108,6 +108,6 @@ def test_a_service_that_does_not_answer_is_told_and_is_a_failure() -> None:
     assert stopped == [1]
 
 
-def test_the_commands_to_try_name_a_file_that_is_there() -> None:
+def test_the_suggested_commands_name_an_existing_file() -> None:
     for command, _ in commands("http://127.0.0.1:8888")[:2]:
         assert Path(command.partition("@")[2].partition(" ")[0]).exists(), os.getcwd()
