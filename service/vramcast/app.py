@@ -95,7 +95,7 @@ def build(
 
     # Only a static cluster has nobody else who counts devices.
     ledger = Ledger(hold_ttl_seconds=settings.hold_ttl_seconds, count_devices=settings.cluster is not None)
-    state = ClusterState(ledger, forecaster, learner.floor_mib)
+    state = ClusterState(ledger, forecaster, learner.oom_history.floors_mib if calibrates else None)
     tracker = RunTracker(
         wall, state.product_of, state.forecast_of, gap_seconds=settings.telemetry_stale_seconds,
         lag_seconds=settings.telemetry_lag_seconds, pod_values=settings.telemetry_pod_values,

@@ -11,9 +11,11 @@ from tests.outcomes.laws import LAWS, MODEL, RISK, finish, runs
 from vramcast.forecast.forecast import UNADJUSTED
 from vramcast.names import Product
 from vramcast.outcomes.calibration import MAX_CELLS, Calibrator, cell_json, read_cell
-from vramcast.outcomes.oom_history import ABOVE, MAX_OOM_RECORDS, OomHistory, oom_json, read_oom
+from vramcast.outcomes.oom_history import MAX_OOM_RECORDS, OomHistory, oom_json, read_oom
 from vramcast.outcomes.outcome import Outcome
+from vramcast.task.quantity import MIB
 from vramcast.task.run_status import Ending
+from vramcast.task.task import task_key
 
 A100 = "NVIDIA-A100-SXM4-40GB"
 LAW = LAWS[-2]  # with deaths
@@ -50,50 +52,54 @@ def test_a_damaged_cell_is_refused(changes: dict[str, object]) -> None:
         read_cell(cell_json(cell) | changes)
 
 
-def record(pod: str = "team/train-7-x", owner: str = "Job/train-7", fingerprint: str = "f1", **more: int) -> Outcome:
+def oom(pod: str = "team/train-7-x", owner: str = "Job/train-7", fingerprint: str = "f1", **more: int) -> Outcome:
     outcome = finish(next(runs(LAW, 3, 1)), LAW, UNADJUSTED)
-    values = {"bound_bytes": 10_000, "peak_bytes": 9_000} | more
+    values = {"bound_bytes": 10_000 * MIB, "peak_bytes": 9_000 * MIB} | more
     return replace(outcome, pod=pod, owner=owner, fingerprint=fingerprint, ending=Ending.OOM, **values)
 
 
-def test_who_died_comes_back_to_more_than_what_killed_it() -> None:
+def test_after_an_oom_the_task_gets_more_than_it_died_with() -> None:
     oom_history = OomHistory()
-    oom_history.record(record())
-    assert oom_history.floor_bytes("team", "train-7-y", "Job/train-7", "f1") == round(10_000 * ABOVE)
-    oom_history.record(record(bound_bytes=12_000, peak_bytes=13_000))
-    assert oom_history.floor_bytes("team", "train-7-z", "Job/train-7", "f1") == round(13_000 * ABOVE)
+    oom_history.record(oom())
+    assert floor_mib(oom_history, "team", "train-7-y", "Job/train-7", "f1") == 12_000
+    oom_history.record(oom(bound_bytes=12_000 * MIB, peak_bytes=13_000 * MIB))
+    assert floor_mib(oom_history, "team", "train-7-z", "Job/train-7", "f1") == 15_600
+
+
+def floor_mib(oom_history: OomHistory, namespace: str, name: str, owner: str, fingerprint: str) -> int:
+    return oom_history.floors_mib.get(task_key(namespace, name, owner, fingerprint), 0)
 
 
 @pytest.mark.parametrize(
     "other",
     [("other", "a", "Job/train-7", "f1"), ("team", "a", "Job/train-8", "f1"), ("team", "a", "Job/train-7", "f2")],
 )
-def test_another_namespace_owner_or_task_is_somebody_else(other: tuple[str, str, str, str]) -> None:
+def test_another_namespace_owner_or_task_has_no_floor(other: tuple[str, str, str, str]) -> None:
     oom_history = OomHistory()
-    oom_history.record(record())
-    assert oom_history.floor_bytes(*other) == 0
+    oom_history.record(oom())
+    assert floor_mib(oom_history, *other) == 0
 
 
-def test_a_pod_that_nothing_owns_is_known_by_its_name() -> None:
+def test_a_pod_without_an_owner_is_known_by_its_name() -> None:
     oom_history = OomHistory()
-    oom_history.record(record(pod="team/mine", owner=""))
-    assert oom_history.floor_bytes("team", "mine", "", "f1") > 0
-    assert oom_history.floor_bytes("team", "yours", "", "f1") == 0
+    oom_history.record(oom(pod="team/mine", owner=""))
+    assert floor_mib(oom_history, "team", "mine", "", "f1") > 0
+    assert floor_mib(oom_history, "team", "yours", "", "f1") == 0
 
 
-def test_only_ooms_are_remembered_and_the_oldest_goes_first() -> None:
+def test_only_ooms_are_recorded_and_the_oldest_is_dropped_first() -> None:
     oom_history = OomHistory()
-    oom_history.record(replace(record(), ending=Ending.FAILED))
+    oom_history.record(replace(oom(), ending=Ending.FAILED))
     assert len(oom_history) == 0
     for number in range(MAX_OOM_RECORDS + 1):
-        oom_history.record(record(owner=f"Job/{number}"))
+        oom_history.record(oom(owner=f"Job/{number}"))
     assert len(oom_history) == MAX_OOM_RECORDS
-    assert oom_history.floor_bytes("team", "a", "Job/0", "f1") == 0
+    assert floor_mib(oom_history, "team", "a", "Job/0", "f1") == 0
 
 
-def test_oom_history_survive_the_way_over_json() -> None:
+def test_the_oom_history_survives_json() -> None:
     oom_history, restored = OomHistory(), OomHistory()
-    oom_history.record(record())
-    oom_history.record(replace(record(owner="Job/8"), product=Product("T4"), ended_at=5.0))
+    oom_history.record(oom())
+    oom_history.record(replace(oom(owner="Job/8"), product=Product("T4"), ended_at=5.0))
     restored.put([read_oom(values) for values in json.loads(json.dumps([oom_json(d) for d in oom_history.records()]))])
     assert list(restored.records()) == list(oom_history.records())

@@ -20,11 +20,9 @@ from vramcast.outcomes.calibration import Calibrator, cell_json, read_cell
 from vramcast.outcomes.oom_history import OomHistory, oom_json, read_oom
 from vramcast.outcomes.outcome import Outcome
 from vramcast.settings import CalibrationMode
-from vramcast.task.pod import PodRecord
 from vramcast.task.quantity import ceil_mib, human_mib
 from vramcast.task.run_status import Ending
-from vramcast.task.task import Task, task_fingerprint
-from vramcast.task.vocabulary import Level
+from vramcast.task.task import Task
 
 log = structlog.get_logger("vramcast")
 
@@ -77,14 +75,6 @@ class Learner:
                         promised=human_mib(ceil_mib(outcome.bound_bytes)))  # fmt: skip
         if self.mode is CalibrationMode.LEARN:
             self.calibrator.record(outcome)
-
-    def floor_mib(self, pod: PodRecord) -> int:
-        """The least that a pod may get after an OOM of the same task. The user's own number is never raised."""
-        if self.mode is CalibrationMode.OFF or not len(self.oom_history) or pod.task is None:
-            return 0
-        if pod.task.level is Level.GIVEN:
-            return 0
-        return ceil_mib(self.oom_history.floor_bytes(pod.namespace, pod.name, pod.owner, task_fingerprint(pod.task)))
 
     # ------------------------------------------------------------------ metrics
 

@@ -15,6 +15,7 @@ from vramcast.forecast.description import Description
 from vramcast.forecast.forecast import UNADJUSTED, Adjustment, Forecast, Forecaster, Part, Source
 from vramcast.forecast.profiles import decode_profile
 from vramcast.forecast.thumb import bound_factor
+from vramcast.hardware.products import PRODUCTS, calibration_note
 from vramcast.names import Product
 from vramcast.task.quantity import MIB
 from vramcast.task.task import Task
@@ -52,6 +53,8 @@ class CachingForecaster(ABC):
         described = described_network(task)
         if described.assumptions:
             task = replace(task, assumptions=(*task.assumptions, *described.assumptions))
+        if product not in PRODUCTS and (note := calibration_note(product)) is not None:
+            task = replace(task, assumptions=(*task.assumptions, note))
         forecast = self.forecast_network(described.network, task, product, risk)
         return replace(forecast, bound_bytes=round(described.doubt * forecast.bound_bytes))
 
@@ -146,33 +149,46 @@ def _given(size_bytes: int, product: Product, risk: float) -> Forecast:
 
 
 class Calibrates(Protocol):
+    """`revision` changes whenever an adjustment may have."""
+
+    revision: int
+
     def adjustment(self, product: str, family: str, risk: float) -> Adjustment: ...
 
 
 class CalibratedForecaster:
     """The active model with its calibrator. The two are always replaced together.
 
-    Calibration comes after the cache, so that cached forecasts never grow stale. `calibrator` None: the artifact's
-    own bounds.
+    `calibrator` None: the artifact's own bounds.
     """
 
     def __init__(self, base: Forecaster, calibrator: Calibrates | None) -> None:
-        # One reference, replaced as a whole, because several threads forecast.
-        self._pair = (base, calibrator)
+        self.use(base, calibrator)
 
     @property
     def base(self) -> Forecaster:
-        return self._pair[0]
+        return self._active[0]
 
     def use(self, base: Forecaster, calibrator: Calibrates | None) -> None:
-        self._pair = (base, calibrator)
+        # One reference, replaced as a whole, because several threads forecast.
+        cache: dict[tuple[Task, Product], tuple[int, Forecast]] = {}
+        self._active = base, calibrator, cache
 
     def forecast(self, task: Task, product: Product) -> Forecast:
-        base, calibrator = self._pair
+        base, calibrator, cache = self._active
+        if calibrator is None:
+            return base.forecast(task, product)
+        revision = calibrator.revision
+        cached = cache.get((task, product))
+        if cached is not None and cached[0] == revision:
+            return cached[1]
         forecast = base.forecast(task, product)
-        if calibrator is None or forecast.source is Source.GIVEN:
-            return forecast
-        return adjust(forecast, calibrator.adjustment(product, forecast.family, forecast.risk))
+        if forecast.source is not Source.GIVEN:
+            forecast = adjust(forecast, calibrator.adjustment(product, forecast.family, forecast.risk))
+        if len(cache) >= _CACHE_SIZE:
+            cache.clear()
+        cache[task, product] = revision, forecast
+        return forecast
 
 
 def adjust(forecast: Forecast, adjustment: Adjustment) -> Forecast:

@@ -80,9 +80,8 @@ PRODUCTS: dict[str, GpuSpec] = {
     )
 }  # fmt: skip
 
-# For a product that is not in the table: the largest overheads seen, so that an unknown GPU is never overfilled.
+# For a product that is not in the table: the largest reserve seen, so that an unknown GPU is never overfilled.
 UNKNOWN_RESERVE_MIB = 900
-UNKNOWN_CONTEXT_MIB = 620
 
 # Products on which nothing was ever measured: their size is known, their overheads are those of an unknown product.
 # An MI250X is two GPUs. MI300A is missing on purpose: it shares its memory with the host.
@@ -113,11 +112,6 @@ def base_product(label: str) -> Product:
 def memory_mib(product: Product) -> int | None:
     spec = PRODUCTS.get(product)
     return spec.memory_mib if spec else UNCALIBRATED_MIB.get(product)
-
-
-def context_mib(product: Product) -> int:
-    spec = PRODUCTS.get(product)
-    return spec.context_mib if spec else UNKNOWN_CONTEXT_MIB
 
 
 def reserve_mib(product: Product) -> int:

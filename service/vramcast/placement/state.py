@@ -5,7 +5,7 @@ Changes go in, demands come out. Nothing is stored: after a restart the same cha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Set
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, replace
 
 from vramcast.errors import InvalidTask
@@ -24,6 +24,8 @@ from vramcast.placement.changes import (
 from vramcast.placement.ledger import Ledger
 from vramcast.placement.promises import Demand, Promise, State
 from vramcast.task.pod import NO_METADATA, Pod, PodRecord, to_record
+from vramcast.task.task import Task, TaskKey, task_fingerprint, task_key
+from vramcast.task.vocabulary import Level
 
 # More pods than a scheduler has between filter and bind.
 _MAX_BEING_PLACED = 20_000
@@ -36,10 +38,8 @@ _LONGEST_PAUSE_SECONDS = 120.0
 class ClusterState:
     """Belongs to one thread."""
 
-    def __init__(
-        self, ledger: Ledger, forecaster: Forecaster, floor_mib: Callable[[PodRecord], int] = lambda _pod: 0
-    ) -> None:
-        """`floor_mib`: the least that a pod may get, because the same task ran out of memory before."""
+    def __init__(self, ledger: Ledger, forecaster: Forecaster, floors_mib: Mapping[TaskKey, int] | None = None) -> None:
+        """`floors_mib`: the least that a task may get, because it ran out of memory before."""
         self.ledger = ledger
         self.pods: dict[PodUid, PodRecord] = {}
         self.unschedulable = UnschedulablePods()
@@ -50,7 +50,7 @@ class ClusterState:
         self.pods_listed = False
         self._being_placed: dict[PodUid, PodRecord] = {}
         self._forecaster = forecaster
-        self._floor_mib = floor_mib
+        self._floors_mib: Mapping[TaskKey, int] = floors_mib if floors_mib is not None else {}
 
     def apply(self, change: Change, now: float) -> None:
         self.revision += 1
@@ -91,9 +91,15 @@ class ClusterState:
         task = pod.task
         needs: dict[Product, int] = {}
         if task is not None:
-            floor_mib = self._floor_mib(pod)
+            floor_mib = self._floor_mib(pod, task) if self._floors_mib else 0
             needs = {p: max(self._forecaster.forecast(task, p).need_mib, floor_mib) for p in self.ledger.products}
         return Demand(pod.uid, pod.key, pod.ask, needs)
+
+    def _floor_mib(self, pod: PodRecord, task: Task) -> int:
+        """The user's own number is never raised."""
+        if task.level is Level.GIVEN:
+            return 0
+        return self._floors_mib.get(task_key(pod.namespace, pod.name, pod.owner, task_fingerprint(task)), 0)
 
     def product_on(self, node: NodeName | None, resource: Resource) -> Product:
         """Of a node's GPUs under a resource name; empty if unknown."""

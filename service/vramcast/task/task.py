@@ -10,7 +10,6 @@ from difflib import get_close_matches
 from typing import Any, cast
 
 from vramcast.errors import MAX_SHOWN, FieldError, InvalidTask
-from vramcast.task.forms import Value
 from vramcast.task.quantity import human_mib
 from vramcast.task.vocabulary import (
     ENOUGH,
@@ -24,6 +23,7 @@ from vramcast.task.vocabulary import (
     Optimizer,
     Precision,
     Quantization,
+    Value,
     Written,
     assumed,
 )
@@ -155,3 +155,12 @@ def task_fingerprint(task: Task) -> str:
     """The same for two pods that run the same thing, however they are placed and whatever risk they accept."""
     what = replace(task, share=False, gpus=None, max_oom_risk=None, assumptions=())
     return hashlib.sha256(repr(what).encode()).hexdigest()[:16]
+
+
+# Namespace, owner and fingerprint: the same task, run again by the same owner.
+TaskKey = tuple[str, str, str]
+
+
+def task_key(namespace: str, name: str, owner: str, fingerprint: str) -> TaskKey:
+    """`owner` is what made the pod, such as Job/train-7. A bare pod is its own owner."""
+    return namespace, owner or f"Pod/{name}", fingerprint
