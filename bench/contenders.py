@@ -20,8 +20,8 @@ from vramcast.forecast.replay import NO_WORKSPACE, replay
 from vramcast.task.quantity import MIB
 from vramcast.train.crossval import FOLDS, cross_validate, unseen_medians
 from vramcast.train.dataset import Dataset, assign_folds
+from vramcast.train.evaluation import SM_ACTIVE_CUTS
 from vramcast.train.fitting import Schedule
-from vramcast.train.metrics import SM_ACTIVE_CUTS
 from vramcast.train.network import MEDIAN, Shape
 from vramcast.train.pipeline import correct_unseen
 from vramcast.train.progress import Progress

@@ -27,7 +27,7 @@ from bench.paired import Difference, compare
 
 from vramcast.train.crossval import load_dataset
 from vramcast.train.dataset import Dataset
-from vramcast.train.metrics import SM_ACTIVE_CUTS, capacities_mib
+from vramcast.train.evaluation import SM_ACTIVE_CUTS, capacities_mib
 from vramcast.train.progress import Progress
 from vramcast.train.records import read_records
 

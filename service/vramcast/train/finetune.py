@@ -28,10 +28,10 @@ from vramcast.forecast.features import Regime
 from vramcast.forecast.model import MANIFEST, MODEL, Artifact, Ranges, load_artifact, novelty
 from vramcast.train.crossval import FOLDS
 from vramcast.train.dataset import Dataset, assign_folds, build
+from vramcast.train.evaluation import REPORTED_RISKS, Judged, slices
 from vramcast.train.export import TOLERANCE, run
 from vramcast.train.fitting import Predicted, predict
 from vramcast.train.import_onnx import NotImportable, TreeHead, import_networks, replace_networks
-from vramcast.train.metrics import REPORTED_RISKS, Judged, slices
 from vramcast.train.network import MEDIAN, ForecastNetwork, Shape, pinball
 from vramcast.train.pipeline import calibration_entries, cell_of, judged, score, spreads, training_data
 from vramcast.train.progress import Progress

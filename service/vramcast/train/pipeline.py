@@ -24,9 +24,9 @@ from vramcast.forecast.model import FORMAT, MANIFEST, MODEL, Ranges, novelty
 from vramcast.train import plots
 from vramcast.train.crossval import FOLDS, CrossValidated, Unseen, cross_validate, load_dataset
 from vramcast.train.dataset import Dataset
+from vramcast.train.evaluation import REPORTED_RISKS, Judged, capacities_mib, slices
 from vramcast.train.export import check_parity, export
 from vramcast.train.fitting import Schedule
-from vramcast.train.metrics import REPORTED_RISKS, Judged, capacities_mib, slices
 from vramcast.train.network import MEDIAN, QUANTILES, Shape
 from vramcast.train.progress import Progress
 from vramcast.train.records import read_records

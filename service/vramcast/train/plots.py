@@ -8,7 +8,7 @@ from pathlib import Path
 import matplotlib as mpl
 import numpy as np
 
-from vramcast.train.metrics import Judged
+from vramcast.train.evaluation import Judged
 
 mpl.use("Agg")
 from matplotlib import pyplot as plt  # only after the backend is chosen
