@@ -25,6 +25,7 @@ def test_the_image_has_the_pinned_python() -> None:
     assert re.findall(r"^ARG PYTHON=(.*)$", DOCKERFILE, re.MULTILINE) == [PINNED]
     bases = re.findall(r"^FROM (\S+)", DOCKERFILE, re.MULTILINE)
     assert bases == ["python:${PYTHON}-slim-bookworm"] * 2
+    assert f"`python:{PINNED}-slim-bookworm`" in (REPOSITORY / "docs/install.md").read_text()
 
 
 def test_the_linters_check_for_the_pinned_python() -> None:
