@@ -10,11 +10,10 @@ from typing import Protocol
 from vramcast.errors import FieldError, InvalidTask
 from vramcast.forecast import physics
 from vramcast.forecast.catalog import Catalog, CatalogUnusable, builtin_catalog
-from vramcast.forecast.catalog_match import DOUBT, layers_of, match_catalog
-from vramcast.forecast.description import Description
+from vramcast.forecast.description import Description, decode_profile
 from vramcast.forecast.forecast import UNADJUSTED, Adjustment, Forecast, Forecaster, Part, Source
-from vramcast.forecast.profiles import decode_profile
-from vramcast.forecast.thumb import bound_factor
+from vramcast.forecast.physics import bound_factor
+from vramcast.forecast.summary import MATCH_MARGIN, layers_of, match_catalog
 from vramcast.hardware.products import PRODUCTS, calibration_note
 from vramcast.names import Product
 from vramcast.task.quantity import MIB
@@ -131,7 +130,7 @@ def _looked_up(task: Task) -> Described:
     if line is None:
         return Described()
     assumed = f"the layers of {line.name}, whose parameters, layers and activations these are"
-    return Described(layers_of(catalog, line, task), (assumed,), DOUBT)
+    return Described(layers_of(catalog, line, task), (assumed,), MATCH_MARGIN)
 
 
 def _catalog(model: str) -> Catalog:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vramcast.forecast.conformal import Cell, bound
+from vramcast.forecast.forecast import Cell, bound
 from vramcast.forecast.features import describe
 from vramcast.forecast.model import Artifact, ModelSession, load_artifact, novelty_of
 from vramcast.forecast.physics import clear_caches
@@ -149,7 +149,7 @@ def _utilization(judged: Judged, ok: NDArray[np.bool_], source: str) -> dict[str
 
 
 def evaluate(data_dir: Path, artifact_dir: Path, progress: Progress) -> dict[str, Any]:
-    """One artifact against measured runs, as JSON. On training data it is too optimistic; the manifest's own figures are not."""
+    """One artifact against measured runs, as JSON. Too optimistic on training data, unlike the manifest's figures."""
     artifact = load_artifact(artifact_dir)
     records = read_records(data_dir)
     judged, seconds = judge(records, artifact, progress)

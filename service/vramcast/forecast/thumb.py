@@ -1,3 +1,0 @@
-from vramcast.forecast.physics import bound_factor
-
-__all__ = ["bound_factor"]
