@@ -66,157 +66,120 @@ class LogLevel(StrEnum):
 class Settings(BaseModel):
     """docs/settings.md is generated from these fields; a test pins the defaults."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
-    host: str = Field(
-        "127.0.0.1", description="address to listen on; only TLS client certificates authenticate callers"
-    )
-    port: int = Field(8888, ge=1, le=65535, description="port to listen on")
-    metrics_host: str = Field("127.0.0.1", description="address of `metrics_port`")
-    metrics_port: int | None = Field(
-        None, ge=1, le=65535, description="a second port that serves only /metrics, /healthz and /readyz"
-    )
-    cluster: FilePath | None = Field(None, description="a static cluster file to use instead of Kubernetes")
-    undescribed: UndescribedPolicy = Field(
-        UndescribedPolicy.PASS,
-        description="pods with invalid annotations: pass (schedule without a forecast) or reject",
-    )
-    leader_lease: str | None = Field(
-        None,
-        pattern="^[^/]+/[^/]+$",
-        description="namespace/name of the Lease of this replica's kube-scheduler: decide only while that one leads",
-    )
-    leader_identity: str | None = Field(
-        None, description="start of the holder name in that Lease: the kube-scheduler's host name; none: this host's"
-    )
-    default_oom_risk: float = Field(
-        0.05, ge=0.0001, le=0.5, description="OOM risk for pods without `vramcast.dev/max-oom-risk`"
-    )
-    artifact: str = Field(
-        "builtin", description="the trained model: builtin, a directory, or physics (no trained model)"
-    )
-    physics_if_unusable: bool = Field(
-        False, description="true: if the artifact cannot be loaded, forecast with physics instead of exiting"
-    )
-    calibration: CalibrationMode = Field(
-        CalibrationMode.LEARN,
-        description="adjust bounds to this cluster's runs: learn, frozen (apply, but stop learning) or off",
-    )
-    calibration_config_map: str | None = Field(
-        None,
-        pattern="^[^/]+/[^/]+$",
-        description="namespace/name of the ConfigMap that stores learned state; none: it is lost on restart",
-    )
-    calibration_save_seconds: float = Field(
-        5.0, ge=0.1, le=3600, description="shortest interval between writes to that ConfigMap"
-    )
-    candidate_artifact: str | None = Field(
-        None,
-        description="directory of a candidate model to compare with the active one; reloaded when it changes",
-    )
-    candidate_promotion: Promotion = Field(
-        Promotion.MANUAL, description="auto: a candidate that is no worse becomes active; manual: only report it"
-    )
-    candidate_outcomes: int = Field(
-        100, ge=20, le=200, description="outcomes forecast by both models before the candidate is judged"
-    )
-    candidate_check_seconds: float = Field(30.0, ge=1, le=3600, description="how often to check that directory")
-    hold_ttl_seconds: float = Field(30.0, gt=0, le=3600, description="longest time that a filtered pod holds room")
-    hold_wait_seconds: float = Field(
-        0.1, ge=0, le=1.0, description="how long filter waits for other pods' holds to end; keep far below httpTimeout"
-    )
-    unconfirmed_ttl_seconds: float = Field(
-        65.0, ge=5, le=3600, description="how long an unconfirmed bind keeps its room; above the API server's timeout"
-    )
-    stale_after_seconds: float = Field(
-        60.0, ge=1, le=3600, description="stop deciding after this long without a sign of life from the API server"
-    )
-    requeue_interval_seconds: float = Field(
-        1.0, ge=0, le=300, description="how often to requeue unschedulable pods that would fit now; 0: never"
-    )
-    most_nodes_offered: int = Field(100, ge=0, description="how many of the best fitting nodes filter returns; 0: all")
-    node_cache_capable: bool = Field(
-        True, description="true: a request with whole Nodes is a simulation (cluster-autoscaler) and holds nothing"
-    )
-    bind_deadline_seconds: float = Field(1.5, gt=0, le=30, description="timeout of one bind, retries included")
-    bind_workers: int = Field(16, ge=1, le=256, description="concurrent binds")
-    max_body_mib: int = Field(64, ge=1, le=1024, description="largest accepted request body")
-    tls_cert_file: FilePath | None = Field(None, description="serve over TLS with this certificate")
-    tls_key_file: FilePath | None = Field(None, description="key of that certificate")
-    tls_client_ca_file: FilePath | None = Field(None, description="require client certificates signed by this CA")
-    mode: Mode = Field(Mode.DECIDE, description="decide, or observe: forecast and measure, but filter out no node")
-    prometheus_url: str | None = Field(
-        None,
-        pattern="^https?://[^/]+",
-        description="a Prometheus that scrapes the GPU exporters: live and past telemetry",
-    )
-    prometheus_token_file: FilePath | None = Field(
-        None, description="bearer token for Prometheus; re-read on every poll"
-    )
-    prometheus_ca_file: FilePath | None = Field(
-        None, description="CA of Prometheus' certificate; none: the system's CAs"
-    )
-    prometheus_selector: str = Field(
-        "", pattern="^[^{}]*$", description='extra label matchers for every query, such as cluster="a"'
-    )
-    dcgm_urls: str | None = Field(
-        None,
-        pattern=r"^https?://[^/,\s]+[^,\s]*(,https?://[^/,\s]+[^,\s]*)*$",
-        description="dcgm-exporters to scrape without Prometheus, comma-separated; a name means all its addresses",
-    )
-    telemetry_interval_seconds: float = Field(15.0, ge=0.1, le=600, description="how often to poll telemetry")
-    telemetry_timeout_seconds: float = Field(10.0, gt=0, le=300, description="timeout of one poll")
-    telemetry_stale_seconds: float = Field(
-        120.0, ge=1, le=3600, description="ignore older samples and decide by promises alone"
-    )
-    telemetry_lag_seconds: float = Field(
-        30.0,
-        ge=0,
-        le=600,
-        description="how far a sample may lag behind its timestamp: dcgm-exporter's collection interval",
-    )
-    telemetry_history_hours: float = Field(
-        24.0, ge=0, le=720, description="how far back to read runs from Prometheus after a restart"
-    )
-    telemetry_memory_metric: str = Field(
-        _EXPORTER.memory, pattern=r"^[a-zA-Z_:][\w:]*$", description="metric of GPU memory in use"
-    )
-    telemetry_memory_unit: Unit = Field(Unit.MIB, description="unit of that metric: MiB or bytes")
-    telemetry_utilization_metric: str = Field(
-        _EXPORTER.utilization,
-        pattern=r"^([a-zA-Z_:][\w:]*)?$",
-        description="metric of GPU utilization; empty: not measured",
-    )
-    telemetry_node_labels: str = Field(
-        ",".join(_NAMES.node), pattern=_LIST, description="labels that may name the node; the first present one counts"
-    )
-    telemetry_pod_labels: str = Field(",".join(_NAMES.pod), pattern=_LIST, description="the same for the pod")
-    telemetry_namespace_labels: str = Field(
-        ",".join(_NAMES.namespace), pattern=_LIST, description="the same for the pod's namespace"
-    )
-    telemetry_pod_values: PodValues = Field(
-        PodValues.AUTO,
-        description="what a series with a pod label measures: pod (the pod's memory), gpu (the whole GPU), or auto",
-    )
-    records_kept: int = Field(
-        2000, ge=0, le=100_000, description="measured runs to keep in memory for `vramcast export-records`; 0: none"
-    )
-    min_run_seconds: float = Field(60.0, ge=0, le=86400, description="ignore shorter runs, unless they end in an OOM")
-    oom_exit_codes: str = Field(
-        "",
-        pattern=r"^(\d{1,3}(,\d{1,3})*)?$",
-        description="exit codes that jobs use for running out of GPU memory, comma-separated",
-    )
-    detail_metrics: bool = Field(
-        False, description="true: also export gauges per pod (predicted, observed) and per GPU (room, promises)"
-    )
-    log_format: LogFormat = Field(
-        LogFormat.AUTO, description="log format: json, console, or auto (console on a terminal)"
-    )
-    log_level: LogLevel = Field(LogLevel.INFO, description="log level: debug, info, warning or error")
-    shutdown_grace_seconds: float = Field(
-        10.0, ge=0, le=300, description="how long to wait at SIGTERM for requests in progress"
-    )
+    host: str = "127.0.0.1"
+    """address to listen on; only TLS client certificates authenticate callers"""
+    port: int = Field(8888, ge=1, le=65535)
+    """port to listen on"""
+    metrics_host: str = "127.0.0.1"
+    """address of `metrics_port`"""
+    metrics_port: int | None = Field(None, ge=1, le=65535)
+    """a second port that serves only /metrics, /healthz and /readyz"""
+    cluster: FilePath | None = None
+    """a static cluster file to use instead of Kubernetes"""
+    undescribed: UndescribedPolicy = UndescribedPolicy.PASS
+    """pods with invalid annotations: pass (schedule without a forecast) or reject"""
+    leader_lease: str | None = Field(None, pattern="^[^/]+/[^/]+$")
+    """namespace/name of the Lease of this replica's kube-scheduler: decide only while that one leads"""
+    leader_identity: str | None = None
+    """start of the holder name in that Lease: the kube-scheduler's host name; none: this host's"""
+    default_oom_risk: float = Field(0.05, ge=0.0001, le=0.5)
+    """OOM risk for pods without `vramcast.dev/max-oom-risk`"""
+    artifact: str = "builtin"
+    """the trained model: builtin, a directory, or physics (no trained model)"""
+    physics_if_unusable: bool = False
+    """true: if the artifact cannot be loaded, forecast with physics instead of exiting"""
+    calibration: CalibrationMode = CalibrationMode.LEARN
+    """adjust bounds to this cluster's runs: learn, frozen (apply, but stop learning) or off"""
+    calibration_config_map: str | None = Field(None, pattern="^[^/]+/[^/]+$")
+    """namespace/name of the ConfigMap that stores learned state; none: it is lost on restart"""
+    calibration_save_seconds: float = Field(5.0, ge=0.1, le=3600)
+    """shortest interval between writes to that ConfigMap"""
+    candidate_artifact: str | None = None
+    """directory of a candidate model to compare with the active one; reloaded when it changes"""
+    candidate_promotion: Promotion = Promotion.MANUAL
+    """auto: a candidate that is no worse becomes active; manual: only report it"""
+    candidate_outcomes: int = Field(100, ge=20, le=200)
+    """outcomes forecast by both models before the candidate is judged"""
+    candidate_check_seconds: float = Field(30.0, ge=1, le=3600)
+    """how often to check that directory"""
+    hold_ttl_seconds: float = Field(30.0, gt=0, le=3600)
+    """longest time that a filtered pod holds room"""
+    hold_wait_seconds: float = Field(0.1, ge=0, le=1.0)
+    """how long filter waits for other pods' holds to end; keep far below httpTimeout"""
+    unconfirmed_ttl_seconds: float = Field(65.0, ge=5, le=3600)
+    """how long an unconfirmed bind keeps its room; above the API server's timeout"""
+    stale_after_seconds: float = Field(60.0, ge=1, le=3600)
+    """stop deciding after this long without a sign of life from the API server"""
+    requeue_interval_seconds: float = Field(1.0, ge=0, le=300)
+    """how often to requeue unschedulable pods that would fit now; 0: never"""
+    most_nodes_offered: int = Field(100, ge=0)
+    """how many of the best fitting nodes filter returns; 0: all"""
+    node_cache_capable: bool = True
+    """true: a request with whole Nodes is a simulation (cluster-autoscaler) and holds nothing"""
+    bind_deadline_seconds: float = Field(1.5, gt=0, le=30)
+    """timeout of one bind, retries included"""
+    bind_workers: int = Field(16, ge=1, le=256)
+    """concurrent binds"""
+    max_body_mib: int = Field(64, ge=1, le=1024)
+    """largest accepted request body"""
+    tls_cert_file: FilePath | None = None
+    """serve over TLS with this certificate"""
+    tls_key_file: FilePath | None = None
+    """key of that certificate"""
+    tls_client_ca_file: FilePath | None = None
+    """require client certificates signed by this CA"""
+    mode: Mode = Mode.DECIDE
+    """decide, or observe: forecast and measure, but filter out no node"""
+    prometheus_url: str | None = Field(None, pattern="^https?://[^/]+")
+    """a Prometheus that scrapes the GPU exporters: live and past telemetry"""
+    prometheus_token_file: FilePath | None = None
+    """bearer token for Prometheus; re-read on every poll"""
+    prometheus_ca_file: FilePath | None = None
+    """CA of Prometheus' certificate; none: the system's CAs"""
+    prometheus_selector: str = Field("", pattern="^[^{}]*$")
+    """extra label matchers for every query, such as `cluster="a"`"""
+    dcgm_urls: str | None = Field(None, pattern=r"^https?://[^/,\s]+[^,\s]*(,https?://[^/,\s]+[^,\s]*)*$")
+    """dcgm-exporters to scrape without Prometheus, comma-separated; a name means all its addresses"""
+    telemetry_interval_seconds: float = Field(15.0, ge=0.1, le=600)
+    """how often to poll telemetry"""
+    telemetry_timeout_seconds: float = Field(10.0, gt=0, le=300)
+    """timeout of one poll"""
+    telemetry_stale_seconds: float = Field(120.0, ge=1, le=3600)
+    """ignore older samples and decide by promises alone"""
+    telemetry_lag_seconds: float = Field(30.0, ge=0, le=600)
+    """how far a sample may lag behind its timestamp: dcgm-exporter's collection interval"""
+    telemetry_history_hours: float = Field(24.0, ge=0, le=720)
+    """how far back to read runs from Prometheus after a restart"""
+    telemetry_memory_metric: str = Field(_EXPORTER.memory, pattern=r"^[a-zA-Z_:][\w:]*$")
+    """metric of GPU memory in use"""
+    telemetry_memory_unit: Unit = Unit.MIB
+    """unit of that metric: MiB or bytes"""
+    telemetry_utilization_metric: str = Field(_EXPORTER.utilization, pattern=r"^([a-zA-Z_:][\w:]*)?$")
+    """metric of GPU utilization; empty: not measured"""
+    telemetry_node_labels: str = Field(",".join(_NAMES.node), pattern=_LIST)
+    """labels that may name the node; the first present one counts"""
+    telemetry_pod_labels: str = Field(",".join(_NAMES.pod), pattern=_LIST)
+    """the same for the pod"""
+    telemetry_namespace_labels: str = Field(",".join(_NAMES.namespace), pattern=_LIST)
+    """the same for the pod's namespace"""
+    telemetry_pod_values: PodValues = PodValues.AUTO
+    """what a series with a pod label measures: pod (the pod's memory), gpu (the whole GPU), or auto"""
+    records_kept: int = Field(2000, ge=0, le=100_000)
+    """measured runs to keep in memory for `vramcast export-records`; 0: none"""
+    min_run_seconds: float = Field(60.0, ge=0, le=86400)
+    """ignore shorter runs, unless they end in an OOM"""
+    oom_exit_codes: str = Field("", pattern=r"^(\d{1,3}(,\d{1,3})*)?$")
+    """exit codes that jobs use for running out of GPU memory, comma-separated"""
+    detail_metrics: bool = False
+    """true: also export gauges per pod (predicted, observed) and per GPU (room, promises)"""
+    log_format: LogFormat = LogFormat.AUTO
+    """log format: json, console, or auto (console on a terminal)"""
+    log_level: LogLevel = LogLevel.INFO
+    """log level: debug, info, warning or error"""
+    shutdown_grace_seconds: float = Field(10.0, ge=0, le=300)
+    """how long to wait at SIGTERM for requests in progress"""
 
     @property
     def oom_codes(self) -> frozenset[int]:

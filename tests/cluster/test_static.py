@@ -15,7 +15,7 @@ from vramcast.cluster.static_file import ClusterFile, read_cluster_file
 from vramcast.errors import InvalidClusterFile, InvalidRequest
 from vramcast.hardware.vendors import SHARED_GPU, WHOLE_GPU
 from vramcast.names import NodeName, PodUid
-from vramcast.placement.changes import Change, NodeSeen, NodesListed, PodGone, PodSeen, PodsListed, UnmanagedMemorySeen
+from vramcast.placement.changes import Change, NodeSeen, NodesListed, PodSeen, PodsListed, UnmanagedMemorySeen
 from vramcast.placement.gpus import NodeGpus
 from vramcast.task.pod import Ask, Assignment, PodRecord
 
@@ -275,16 +275,6 @@ def test_a_finished_pod_is_reported_and_cannot_be_bound(tmp_path: Path) -> None:
     assert inbox.pods()["ml/a"].finished
     assert cluster.bind(write(record)).fate is Fate.REFUSED
     assert not cluster.finish_pod("ml", "nobody")
-
-
-def test_a_deleted_pod_is_gone(tmp_path: Path) -> None:
-    cluster, inbox = started(tmp_path)
-    record = cluster.create_pod(pod("a"))
-    assert cluster.delete_pod("ml", "a")
-    assert inbox.changes[-1] == PodGone(record.uid)
-    assert cluster.read_pod("ml", "a") is None
-    assert cluster.bind(write(record)).fate is Fate.REFUSED
-    assert not cluster.delete_pod("ml", "a")
 
 
 def test_a_pod_is_valid_and_created_once(tmp_path: Path) -> None:

@@ -1,4 +1,6 @@
-"""The command line: one program, `vramcast`."""
+"""The command line. Each command imports what it needs when it runs, so that `vramcast --help` is fast."""
+
+# ruff: noqa: PLC0415
 
 from __future__ import annotations
 
@@ -72,6 +74,7 @@ Files = Annotated[
 Host = Annotated[str | None, _setting("host")]
 Port = Annotated[int | None, _setting("port")]
 Artifact = Annotated[str, typer.Option(help="The trained model: builtin, a directory, or physics (no trained model).")]
+Output = Annotated[str, typer.Option("--output", "-o", help="table or json.")]
 Risk = Annotated[float, typer.Option(min=0.0001, max=0.5, help="OOM risk for pods without max-oom-risk.")]
 
 
@@ -102,18 +105,17 @@ def serve(
     configure_logs(settings.log_format, settings.log_level)
     for name in unknown_variables(dict(os.environ)):
         structlog.get_logger("vramcast").warning("unknown setting in the environment", variable=name)
-    # Imported here, so that `vramcast --help` does not load the server.
-    from vramcast.app import run  # noqa: PLC0415
+    from vramcast.app import run
 
     run(settings, _cluster(settings))
 
 
 def _cluster(settings: Settings) -> Any:
     if settings.cluster is not None:
-        from vramcast.cluster.static import StaticCluster  # noqa: PLC0415
+        from vramcast.cluster.static import StaticCluster
 
         return StaticCluster.from_file(settings.cluster)
-    from vramcast.cluster.kubernetes import KubernetesCluster  # noqa: PLC0415
+    from vramcast.cluster.kubernetes import KubernetesCluster
 
     return KubernetesCluster.from_environment(bind_deadline_seconds=settings.bind_deadline_seconds)
 
@@ -140,7 +142,7 @@ def train(
     [dim]vramcast train --data runs/ --out model_artifacts/[/dim]
     [dim]vramcast train --data observed/ --base model_artifacts/ --out candidate/[/dim]
     """
-    from vramcast.train.commands import run_finetune, run_train  # noqa: PLC0415  # torch is an extra
+    from vramcast.train.commands import run_finetune, run_train  # torch is an extra
 
     if base is not None:
         run_finetune(data, base, out, quiet=quiet)
@@ -152,14 +154,14 @@ def train(
 def evaluate(
     data: Data,
     artifact: Annotated[Path, typer.Option(metavar="DIR", help="The artifact.")] = Path("model_artifacts"),
-    output: Annotated[str, typer.Option("-o", "--output", help="table or json.")] = "table",
+    output: Output = "table",
 ) -> None:
     """Measure a model's accuracy, coverage and latency on measured runs.
 
     [dim]vramcast evaluate --data runs/ --artifact candidate/[/dim]
     [dim]vramcast evaluate --data runs/ -o json[/dim]
     """
-    from vramcast.train.commands import run_evaluate  # noqa: PLC0415  # not needed to serve
+    from vramcast.train.commands import run_evaluate  # not needed to serve
 
     run_evaluate(data, artifact, output)
 
@@ -183,7 +185,7 @@ def export_records(
     [dim]kubectl --namespace vramcast-system port-forward deployment/vramcast 8888 &[/dim]
     [dim]vramcast export-records --out observed/[/dim]
     """
-    from vramcast.cli.records import Credentials, fetch_records, write_records  # noqa: PLC0415
+    from vramcast.cli.records import Credentials, fetch_records, write_records
 
     document = fetch_records(url, Credentials(ca_file, cert_file, key_file), named=pod_names)
     exported = write_records(document, out)
@@ -205,9 +207,9 @@ def demo(
     [dim]vramcast demo[/dim]
     [dim]vramcast demo --speed 5 --once[/dim]
     """
-    from vramcast.app import run  # noqa: PLC0415
-    from vramcast.demo.day import CLUSTER_FILE  # noqa: PLC0415
-    from vramcast.demo.play import run_demo  # noqa: PLC0415
+    from vramcast.app import run
+    from vramcast.demo.day import CLUSTER_FILE
+    from vramcast.demo.play import run_demo
 
     settings = load_settings({"host": host, "port": port, "cluster": CLUSTER_FILE, "log_level": LogLevel.WARNING})
     configure_logs(settings.log_format, settings.log_level)
@@ -217,10 +219,7 @@ def demo(
 @app.command(rich_help_panel=DESCRIBE)
 def forecast(
     file: Files,
-    gpu: Annotated[
-        list[str] | None,
-        typer.Option(metavar="PRODUCT", help="Only this GPU, by its name in GPU Feature Discovery. Repeatable."),
-    ] = None,
+    gpu: Annotated[list[str] | None, typer.Option(metavar="PRODUCT", help="Only this GPU. Repeatable.")] = None,
     sweep: Annotated[
         str | None,
         typer.Option(
@@ -245,9 +244,9 @@ def forecast(
     [dim]vramcast forecast -f job.yaml --gpu NVIDIA-L40S -o json[/dim]
     [dim]vramcast forecast -f job.yaml --sweep batch-size=8..256[/dim]
     """
-    from vramcast.cli.forecast import run_forecast  # noqa: PLC0415
-    from vramcast.forecast.model import choose_forecaster  # noqa: PLC0415
-    from vramcast.forecast.sweep import parse_sweep  # noqa: PLC0415
+    from vramcast.cli.forecast import run_forecast
+    from vramcast.forecast.model import choose_forecaster
+    from vramcast.forecast.sweep import parse_sweep
 
     forecaster = choose_forecaster(artifact, risk, physics_if_unusable=False)
     run_forecast(file, gpu or (), output, forecaster, parse_sweep(sweep) if sweep else None, plot)
@@ -291,13 +290,7 @@ def annotate(
     [dim]vramcast annotate -f rayjob.yaml --set gpu-memory=20Gi --template worker -i[/dim]
     [dim]vramcast annotate -f job.yaml --check[/dim]
     """
-    from vramcast.cli.annotate import (  # noqa: PLC0415
-        SCHEDULER_NAME,
-        AnnotateOptions,
-        parse_names,
-        parse_settings,
-        run_annotate,
-    )
+    from vramcast.cli.annotate import SCHEDULER_NAME, AnnotateOptions, parse_names, parse_settings, run_annotate
 
     name = scheduler_name or (SCHEDULER_NAME if scheduler else None)
     options = AnnotateOptions(parse_settings(set_ or ()), tuple(template or ()), name, move, parse_names(unset or ()))
@@ -313,7 +306,7 @@ def list_annotations(
     [dim]vramcast annotations[/dim]
     [dim]vramcast annotations -o json-schema > annotations.schema.json[/dim]
     """
-    from vramcast.cli.annotations import run_annotations  # noqa: PLC0415
+    from vramcast.cli.annotations import run_annotations
 
     run_annotations(output)
 
@@ -342,7 +335,7 @@ def profile(
     measure: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Run real steps on this machine's GPU; append the record to DIR.")
     ] = None,
-    output: Annotated[str, typer.Option("--output", "-o", help="table or json.")] = "table",
+    output: Output = "table",
     artifact: Artifact = "builtin",
     risk: Risk = 0.05,
 ) -> None:
@@ -354,11 +347,11 @@ def profile(
     [dim]vramcast profile transformers:GPT2Config --sequence-length 1024 --optimizer adamw[/dim]
     [dim]vramcast profile torchvision.models:resnet18 --args '{"num_classes": 10}' --input 3x32x32[/dim]
     """
-    from vramcast.forecast.model import choose_forecaster  # noqa: PLC0415
-    from vramcast.profile.arguments import ProfileArguments, need_torch, run_settings  # noqa: PLC0415
+    from vramcast.forecast.model import choose_forecaster
+    from vramcast.profile.arguments import ProfileArguments, need_torch, run_settings
 
     need_torch()
-    from vramcast.profile.commands import run_profile  # noqa: PLC0415  # torch is an extra
+    from vramcast.profile.commands import run_profile  # torch is an extra
 
     settings = run_settings({"batch-size": batch_size, "optimizer": optimizer, "precision": precision}, more or [])
     arguments = ProfileArguments(target, tuple(shapes or ()), sequence_length, inputs, args, settings, gpu, measure)
@@ -372,7 +365,7 @@ def catalog(
         Path | None, typer.Option(metavar="OUT", help="Trace the models and write a new catalog (extra: catalog).")
     ] = None,
     shard: Annotated[str, typer.Option(metavar="I/N", help="With --build: trace only part I of N.")] = "1/1",
-    output: Annotated[str, typer.Option("--output", "-o", help="table or json.")] = "table",
+    output: Output = "table",
 ) -> None:
     """List the models that a pod can name in [bold]vramcast.dev/model[/bold].
 
@@ -380,7 +373,7 @@ def catalog(
     [dim]vramcast catalog "hf/ qwen2.5"[/dim]
     [dim]vramcast catalog --build model_artifacts/catalog.bin[/dim]
     """
-    from vramcast.cli.catalog import run_build, run_catalog  # noqa: PLC0415
+    from vramcast.cli.catalog import run_build, run_catalog
 
     if build is not None:
         run_build(build, search, shard)

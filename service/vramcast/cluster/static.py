@@ -1,7 +1,7 @@
 """A cluster in memory that starts from a file: for `--cluster`, the demo and tests.
 
-It does what the API server does as far as decisions can tell: pods are created, bound once, finished and deleted, and
-every change is reported in order.
+It does what the API server does as far as decisions can tell: pods are created, bound once and finished, and every
+change is reported in order.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from vramcast.cluster.seam import BindingWrite, BindResult, Fate, PodEvent, Sink
 from vramcast.cluster.static_file import ClusterFile, read_cluster_file
 from vramcast.errors import InvalidRequest
 from vramcast.names import NodeName, PodUid
-from vramcast.placement.changes import Change, NodeSeen, NodesListed, PodGone, PodSeen, PodsListed, UnmanagedMemorySeen
+from vramcast.placement.changes import Change, NodeSeen, NodesListed, PodSeen, PodsListed, UnmanagedMemorySeen
 from vramcast.placement.gpus import NodeGpus
 from vramcast.task.pod import NO_METADATA, Pod, PodRecord, PodSpec, to_record
 from vramcast.task.run_status import PodStatus
@@ -124,14 +124,6 @@ class StaticCluster:
             pod = self._pods.get(f"{namespace}/{name}")
             if pod is not None:
                 self._put(msgspec.structs.replace(pod, status=PodStatus(phase="Succeeded")))
-            return pod is not None
-
-    def delete_pod(self, namespace: str, name: str) -> bool:
-        """False if there is no such pod."""
-        with self._lock:
-            pod = self._pods.pop(f"{namespace}/{name}", None)
-            if pod is not None:
-                self._report([PodGone(to_record(pod).uid)])
             return pod is not None
 
     # --- call these with the lock held

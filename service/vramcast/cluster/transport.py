@@ -64,7 +64,6 @@ class Status(msgspec.Struct, frozen=True, gc=False):
 
     code: int | None = None
     message: str | None = None
-    reason: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
