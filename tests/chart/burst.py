@@ -1,4 +1,4 @@
-"""Many pods in a hurry, with something happening half way."""
+"""A burst of pods, with a disturbance halfway."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from tests.controlplane.rest import await_rest
 SCHEDULER = "vramcast-scheduler"
 GPUS, BATCH = 8, 25
 PODS_A_NODE = 20
-# What the driver keeps on this product, written again so that the judge does not ask the accused.
+# What the driver reserves on this product. Repeated here so that the check does not depend on the code under test.
 RESERVE_BYTES = 450 << 20
 
 
 def run_burst(api: Api, seed: int, halfway: Callable[[], None], pods: int = 100) -> History:
-    """Pods of random needs, a fifth of them deleted on the way; the history until everything that fits is placed."""
+    """Creates pods of random needs and deletes a fifth of them. Returns the history until all that fit are placed."""
     draw = random.Random(seed)
     api.create_nodes([sharing_node(f"node-{number:02d}", A100_40GB, GPUS) for number in range(pods // PODS_A_NODE)])
     with Recorder(api) as recorder:

@@ -1,4 +1,4 @@
-"""One control plane for all tests of the chart, and releases on it that clean up after themselves."""
+"""One control plane for all tests of the chart. Releases on it clean up after themselves."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.chart.replica import Replica
 from tests.controlplane import Api, ApiError, ControlPlane, eventually
 
 NAMESPACE = "vramcast-system"
-# Short, so that a takeover takes seconds; the proportions are those of the chart's defaults.
+# A takeover takes seconds. The proportions are those of the chart's defaults.
 QUICK_LEASE = {"leaseDuration": "3s", "renewDeadline": "2s", "retryPeriod": "500ms"}
 QUICK: dict[str, Any] = {"scheduler": {"leaderElection": QUICK_LEASE, "podMaxBackoffSeconds": 2}}
 
@@ -24,7 +24,7 @@ NewReplica = Callable[..., Replica]
 @pytest.fixture(scope="session")
 def plane() -> Iterator[ControlPlane]:
     with ControlPlane() as running:
-        # Real admission: what does not keep to the restricted standard is turned away.
+        # Pod Security admission rejects pods that do not meet the restricted standard.
         labels = {f"pod-security.kubernetes.io/{mode}": "restricted" for mode in ("enforce", "warn", "audit")}
         running.api.request("POST", "/api/v1/namespaces", {"metadata": {"name": NAMESPACE, "labels": labels}})
         running.kubectl("apply", "--server-side", *(f"--filename={path}" for path in foreign_crds()))
@@ -50,17 +50,18 @@ def helm(plane: ControlPlane) -> Helm:
 
 @pytest.fixture
 def release(plane: ControlPlane, helm: Helm) -> Iterator[str]:
-    """The default mode, installed."""
+    """The default mode, installed, and nothing learned yet."""
     helm.run("install", "vramcast", str(CHART), f"--namespace={NAMESPACE}", values=QUICK)
     yield "vramcast"
     helm.run("uninstall", "vramcast", f"--namespace={NAMESPACE}")
+    plane.api.request("DELETE", f"/api/v1/namespaces/{NAMESPACE}/configmaps/vramcast-learned")
 
 
 @pytest.fixture
 def new_replica(
     plane: ControlPlane, release: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> Iterator[NewReplica]:
-    """Makes pods of the release; they end with the test."""
+    """Starts pods of the release. They end with the test."""
     made: list[Replica] = []
     request.node.replicas = made
 

@@ -1,4 +1,4 @@
-"""The real CustomResourceDefinitions of the Prometheus operator and cert-manager, from the Go module proxy."""
+"""The CustomResourceDefinitions of the Prometheus operator and cert-manager, from the Go module proxy."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ def foreign_crds() -> list[Path]:
 
 
 def _download(module: Module) -> list[Path]:
-    """Into Go's own module cache, where the next run finds it."""
-    # The checksum below takes the place of the public checksum database, which may not be reachable.
+    """Downloads into Go's module cache, where the next run finds it."""
+    # The checksum below replaces the public checksum database, which may not be reachable.
     environment = {**os.environ, "GONOSUMDB": "*", "GOFLAGS": "-mod=mod", "GO111MODULE": "on"}
     done = subprocess.run(
         ["go", "mod", "download", "-json", f"{module.path}@{module.version}"],

@@ -21,7 +21,7 @@ Json = dict[str, Any]
 
 
 class HelmError(RuntimeError):
-    """Helm said no; the message is what it said."""
+    """Helm failed; the message is its output."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""A proxy before the API server that can hold a request back: the network in which a Binding is late."""
+"""A proxy in front of the API server that can delay a request, so that a Binding arrives late."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.controlplane import free_port
 
 
 class _Late:
-    """Whether the last held request of a connection has its answer."""
+    """Whether the last delayed request of a connection was answered."""
 
     def __init__(self) -> None:
         self.answered = asyncio.Event()
@@ -21,10 +21,10 @@ class _Late:
 
 
 class HoldingProxy:
-    """Ends TLS with the API server's own certificate, so that it can read what it passes on.
+    """Terminates TLS with the API server's own certificate, so that it can read the requests.
 
-    From `hold(part)` on, a request whose head contains `part` waits until `release`; `held` says that one does, and
-    `answers` has the status lines that held requests got in the end.
+    After `hold(part)`, a request whose head contains `part` waits until `release`. `held` is set once one waits, and
+    `answers` collects the status lines of the delayed requests.
     """
 
     def __init__(self, url: str, certificate: Path, key: Path) -> None:
@@ -103,7 +103,7 @@ class HoldingProxy:
                 late.answered.clear()
             writer.write(data)
             await writer.drain()
-        # Who asked may be gone already; the server answers all the same.
+        # The client may have disconnected, but the server still answers.
         await late.answered.wait()
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, late: _Late) -> None:

@@ -1,7 +1,7 @@
-"""A pod of the release without a kubelet: the processes that its Deployment describes, on loopback.
+"""A pod of the release without a kubelet: the processes of its Deployment, on loopback.
 
-Same arguments, same configuration from the ConfigMap, same ServiceAccount, the pod's name as host name. Only what a
-shared loopback forces is different: ports, the place of the files, and a kubeconfig instead of the mounted token.
+Same arguments, same configuration from the ConfigMap, same ServiceAccount, the pod's name as host name. Only ports and
+paths differ, and a kubeconfig replaces the mounted token, because all pods share one machine.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Json = dict[str, Any]
 
 @cache
 def _own_host_name() -> tuple[str, ...]:
-    """The command that runs another under a host name of its own."""
+    """A command prefix that runs a program with its own host name."""
     for options in (("--uts",), ("--user", "--map-root-user", "--uts")):
         command = (
             shutil.which("unshare") or "unshare",
@@ -35,13 +35,13 @@ def _own_host_name() -> tuple[str, ...]:
         )
         if subprocess.run([*command, "probe", "true"], capture_output=True, check=False).returncode == 0:
             return command
-    raise RuntimeError("two replicas on one machine need host names of their own: unshare --uts is not allowed here")
+    raise RuntimeError("replicas on one machine need their own host names, but unshare --uts is not allowed here")
 
 
 def account_kubeconfig(
     plane: ControlPlane, namespace: str, account: str, path: Path, server: str | None = None
 ) -> Path:
-    """What the pod's mounted token allows, and nothing else."""
+    """A kubeconfig with the rights of the pod's mounted token."""
     config = yaml.safe_load(plane.kubeconfig.read_text())
     request = {"spec": {"expirationSeconds": 24 * 3600}}
     granted = plane.api.request("POST", f"/api/v1/namespaces/{namespace}/serviceaccounts/{account}/token", request)
@@ -54,7 +54,7 @@ def account_kubeconfig(
 
 
 class Replica:
-    """Both containers of one pod. `api_url`: where vramcast finds the API server, if not at its own address."""
+    """Both containers of one pod. `api_url`: another address of the API server for vramcast, such as a proxy."""
 
     def __init__(
         self,
@@ -110,7 +110,7 @@ class Replica:
         command = [
             *_own_host_name(), self.name, str(plane.binaries.kube_scheduler), *self._arguments(container),
             f"--secure-port={self._scheduler_port}", "--bind-address=127.0.0.1", f"--cert-dir={self._directory}",
-            # No extension-apiserver-authentication without a controller manager; in a pod it is looked up.
+            # Without a controller manager there is no ConfigMap extension-apiserver-authentication to look up.
             "--authentication-skip-lookup=true",
         ]  # fmt: skip
         return Process(f"{self.name}/kube-scheduler", command, self._directory / "kube-scheduler.log")
@@ -126,7 +126,7 @@ class Replica:
         return self
 
     def ready(self) -> bool:
-        """As the kubelet asks."""
+        """The kubelet's readiness probe."""
         self.service.check_alive()
         try:
             return httpx.get(f"http://127.0.0.1:{self._metrics_port}/readyz").status_code == 200
@@ -134,7 +134,7 @@ class Replica:
             return False
 
     def metric(self, name: str, label: str = "") -> float:
-        """The sum over all labels, or over those lines that have this one."""
+        """The sum over all series, or over those with this label."""
         lines = httpx.get(f"http://127.0.0.1:{self._metrics_port}/metrics").text.splitlines()
         wanted = (line for line in lines if line.split("{")[0].split(" ")[0] == name and label in line)
         return sum(float(line.rsplit(" ", 1)[1]) for line in wanted)
@@ -160,7 +160,7 @@ class Replica:
             process.kill()
 
     def stop(self) -> None:
-        """As the kubelet ends a pod: all containers at once, in good order."""
+        """As the kubelet stops a pod: SIGTERM to all containers at once."""
         for process in self.processes:
             process.terminate(grace_seconds=5.0)
 

@@ -1,4 +1,4 @@
-"""Two replicas, and the leader is lost, for good or for a while. docs/high-availability.md says why that is safe."""
+"""Two replicas lose their leader, for good or for a while. docs/high-availability.md explains why that is safe."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.controlplane.objects import A100_40GB, shared_pod, sharing_node
 
 pytestmark = pytest.mark.e2e
 
-# The lease, a try for it, a second for vramcast to see it, and what a busy machine adds.
+# The lease duration, a retry, a second for vramcast to notice, and slack for a busy machine.
 TAKEOVER_SECONDS = float(QUICK_LEASE["leaseDuration"].removesuffix("s")) + 1 + 1 + 6
 
 
@@ -52,7 +52,7 @@ def test_the_leader_killed_in_a_burst(api: Api, new_replica: NewReplica) -> None
     assert other.metric("vramcast_takeovers_total") == 1
 
 
-def test_vramcast_alone_killed_beside_a_scheduler_that_leads_on(api: Api, new_replica: NewReplica) -> None:
+def test_vramcast_restarts_next_to_a_scheduler_that_keeps_the_lease(api: Api, new_replica: NewReplica) -> None:
     replica = new_replica("vramcast-0").start()
     await_leader(replica)
     api.create_nodes([sharing_node("gpu", A100_40GB, 1)])
@@ -65,7 +65,7 @@ def test_vramcast_alone_killed_beside_a_scheduler_that_leads_on(api: Api, new_re
 def test_a_bind_of_a_paused_leader_that_arrives_after_the_takeover_is_refused(
     plane: ControlPlane, api: Api, new_replica: NewReplica, proxy: HoldingProxy
 ) -> None:
-    """One GPU, room for one of two pods. The late bind is for the one that the new leader did not choose."""
+    """One GPU with room for one of two pods. The late bind is for the pod that the new leader did not choose."""
     _priority_class(api, "urgent", 1000)
     paused = new_replica("vramcast-paused", api_url=proxy.url).start()
     await_leader(paused)
@@ -77,19 +77,19 @@ def test_a_bind_of_a_paused_leader_that_arrives_after_the_takeover_is_refused(
         assert proxy.held.wait(20), "the leader's Binding never came"
         paused.pause()
         paused_at = time.monotonic()
-        # More important than the pod whose Binding is on its way, so the new leader places it first.
+        # Its priority is higher than that of the pod with the delayed Binding, so the new leader places it first.
         api.create_pod(shared_pod("urgent", "30Gi", scheduler=SCHEDULER, priorityClassName="urgent"))
         eventually(lambda: api.pod("urgent")["spec"].get("nodeName"), 20, "the other to take over and bind")
         assert time.monotonic() - paused_at < TAKEOVER_SECONDS + 2
         assert other.leading
-        # Nothing but the version that it names stands in the way of the late Binding.
+        # Only the resource version in the late Binding prevents it: without one, the API server accepts it.
         _bind_dry(api, "late", "only")
 
         proxy.release()
         eventually(lambda: proxy.answers, what="the API server's answer to the late Binding")
         assert set(proxy.answers) == {"HTTP/1.1 409 Conflict"}
         paused.resume()
-        eventually(lambda: not paused.leading, what="the paused one to see that it leads no more")
+        eventually(lambda: not paused.leading, what="the paused replica to notice that it lost the lease")
         question = {"Pod": api.pod("late"), "NodeNames": ["only"]}
         assert "on standby" in httpx.post(f"{paused.url}/filter", json=question).json()["Error"]
         history = recorder.sync()
@@ -111,15 +111,15 @@ def test_the_leader_paused_in_a_burst_and_resumed(api: Api, new_replica: NewRepl
     assert not leader.leading
 
 
-def test_in_ordinary_times_the_fence_turns_hardly_anything_away(api: Api, new_replica: NewReplica) -> None:
-    """A pod that changes between filter and bind costs a second try: that must stay rare."""
+def test_without_a_takeover_hardly_any_bind_is_refused(api: Api, new_replica: NewReplica) -> None:
+    """A pod that changes between filter and bind is retried. That must stay rare."""
     replica = new_replica("vramcast-0").start()
     await_leader(replica)
     run_burst(api, seed=23, halfway=lambda: None)
     bound = replica.metric("vramcast_binds_total", 'fate="bound"')
     refused = replica.metric("vramcast_binds_total", 'fate="refused"')
     print(f"{bound:.0f} binds, {refused:.0f} refused")
-    # A burst that deletes pods has refusals of its own, of pods that are gone.
+    # The burst deletes pods, so some binds are for pods that are gone.
     assert refused <= 0.05 * bound
 
 

@@ -17,7 +17,7 @@ Json = dict[str, Any]
 
 
 def everything(api: Api) -> set[str]:
-    """The path of every object that there is."""
+    """The path of every object in the cluster."""
     return {path for group in _groups(api) for path in _objects_of(api, group)}
 
 

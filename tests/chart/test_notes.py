@@ -1,4 +1,4 @@
-"""What the user reads after an install."""
+"""NOTES.txt, which Helm prints after an install."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Modes `extender` and `observe` at work, with the rights and the certificates that the chart gives them."""
+"""Modes `extender` and `observe`, with the rights and certificates that the chart creates."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ def write_secret(api: Api, name: str, directory: Path) -> Path:
 
 
 def extender_snippet(helm: Helm, release: str) -> Any:
-    """As the user copies it from the notes."""
+    """What the user copies from the notes."""
     notes = helm.run("get", "notes", release, f"--namespace={NAMESPACE}")
     return yaml.safe_load(notes[notes.index("     extenders:") :])["extenders"][0]
 
 
 @pytest.fixture
 def service(plane: ControlPlane, api: Api, extender: str, tmp_path: Path) -> Iterator[tuple[Process, int]]:
-    """The Deployment's container, and its port."""
+    """The Deployment's container and its port."""
     server = write_secret(api, "vramcast-server-tls", tmp_path / "server")
     text = api.get(f"/api/v1/namespaces/{NAMESPACE}/configmaps/{extender}")["data"]["vramcast.yaml"]
     settings = yaml.safe_load(text.replace("/etc/vramcast-tls", str(server)))
@@ -88,7 +88,7 @@ def test_the_clusters_own_scheduler_calls_over_mtls_with_the_configuration_of_th
     assert "forbidden" not in process.log.read_text().lower()
 
 
-def test_who_has_no_certificate_is_not_heard(api: Api, service: tuple[Process, int], tmp_path: Path) -> None:
+def test_a_caller_without_a_certificate_is_rejected(api: Api, service: tuple[Process, int], tmp_path: Path) -> None:
     client = write_secret(api, "vramcast-client-tls", tmp_path / "client")
     trust = ssl.create_default_context(cafile=client / "ca.crt")
     trust.check_hostname = False
@@ -96,7 +96,7 @@ def test_who_has_no_certificate_is_not_heard(api: Api, service: tuple[Process, i
         httpx.post(f"https://127.0.0.1:{service[1]}/filter", json={}, verify=trust)
 
 
-def test_to_observe_needs_no_scheduler_and_binds_nothing(
+def test_mode_observe_needs_no_scheduler_and_binds_nothing(
     plane: ControlPlane, api: Api, helm: Helm, tmp_path: Path
 ) -> None:
     helm.run("install", "watcher", str(CHART), f"--namespace={NAMESPACE}", values={"mode": "observe"})

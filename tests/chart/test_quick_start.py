@@ -1,6 +1,6 @@
-"""docs/quick-start.md, word for word: its commands are taken from the page and run, one block after the other.
+"""Runs the commands of docs/quick-start.md, block by block.
 
-The test plays what a control plane without kubelets and controllers lacks: the Deployment's pods, the Job's pod,
+The test fakes what a control plane without kubelets and controllers lacks: the Deployment's pods, the Job's pod,
 port-forward, and a Docker that only takes the image's name (tests/image runs the image's steps).
 """
 
@@ -35,7 +35,7 @@ def blocks() -> list[str]:
 
 
 class Shell:
-    """One bash from the first block to the last: what a block exports, the next one has."""
+    """One bash for all blocks, so that exported variables carry over."""
 
     def __init__(self, tools: Path, kubeconfig: Path) -> None:
         environment = {"PATH": f"{tools}:/usr/bin:/bin", "KUBECONFIG": str(kubeconfig), "HOME": str(tools)}
@@ -45,7 +45,7 @@ class Shell:
         )  # fmt: skip
 
     def run(self, block: str) -> str:
-        """Its output; every command must succeed."""
+        """Returns the output. Every command must succeed."""
         assert self._bash.stdin is not None
         assert self._bash.stdout is not None
         for command in block.strip().splitlines():
@@ -72,7 +72,7 @@ class Shell:
 
 
 class Controllers(threading.Thread):
-    """The Deployment controller and the kubelet for vramcast's own pods, the Job controller for everybody else's."""
+    """The Deployment controller and the kubelet for vramcast's own pods, and the Job controller for all others."""
 
     def __init__(self, plane: ControlPlane, directory: Path) -> None:
         super().__init__(daemon=True)
@@ -138,7 +138,7 @@ def shell(plane: ControlPlane, controllers: Controllers, tmp_path: Path) -> Iter
     curl = shutil.which("curl")
     assert curl, "the quick start uses curl"
     _script(tools / "docker", 'case "$1" in build|push) echo "$@";; *) exit 1;; esac')
-    # No kubelet, so no port-forward: the port leads to the leader, which is on this loopback anyway.
+    # Without a kubelet there is no port-forward. The leader listens on this loopback anyway.
     _script(
         tools / "kubectl",
         f'case "$*" in *port-forward*) exec {sys.executable} {tools}/forward.py;; '
@@ -148,7 +148,7 @@ def shell(plane: ControlPlane, controllers: Controllers, tmp_path: Path) -> Iter
     running = Shell(tools, plane.kubeconfig)
     yield running
     running.close()
-    # The page's last block has done so, unless something went wrong before.
+    # The page's last block uninstalls too, unless an earlier one failed.
     subprocess.run(
         [plane.binaries.helm, "uninstall", "vramcast", f"--namespace={NAMESPACE}", "--ignore-not-found"],
         env={"KUBECONFIG": str(plane.kubeconfig)}, capture_output=True, check=True,

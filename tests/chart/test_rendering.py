@@ -53,7 +53,7 @@ def test_a_model_from_an_image_needs_kubernetes_that_mounts_images(helm: Helm) -
         helm.template(values, "v1.32.1")
 
 
-def test_a_candidate_is_mounted_as_a_whole_so_that_a_new_one_is_seen(helm: Helm) -> None:
+def test_a_candidate_is_mounted_as_a_directory_so_that_updates_are_seen(helm: Helm) -> None:
     values: Values = {"candidate": {"existingConfigMap": "next", "path": "v3"}}
     pod = named(helm.template(values, "v1.36.0"), "Deployment")["spec"]["template"]["spec"]
     (container,) = [c for c in pod["containers"] if c["name"] == "vramcast"]
@@ -118,7 +118,7 @@ def test_an_old_kubernetes_is_refused(helm: Helm) -> None:
         ),
     ],
 )
-def test_wrong_values_are_refused_with_a_sentence_that_helps(helm: Helm, values: Values, sentence: str) -> None:
+def test_invalid_values_are_refused_with_a_helpful_message(helm: Helm, values: Values, sentence: str) -> None:
     with pytest.raises(HelmError, match=re.escape(sentence)):
         helm.template(values)
 
@@ -263,7 +263,7 @@ def test_two_releases_share_no_object(helm: Helm) -> None:
     assert not names("one") & names("two")
 
 
-def test_to_observe_nothing_may_be_written_but_events(helm: Helm) -> None:
+def test_mode_observe_may_write_nothing_but_events(helm: Helm) -> None:
     rules = named(helm.template({"mode": "observe"}), "ClusterRole")["rules"]
     writes = {(r, verb) for rule in rules for r in rule["resources"] for verb in rule["verbs"]}
     assert {(r, v) for r, v in writes if v not in ("get", "list", "watch")} == {("events", "create")}
