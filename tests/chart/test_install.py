@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import Any
 
 import pytest
 
 from tests.chart.conftest import NAMESPACE
-from tests.chart.helm import CHART, Helm
+from tests.chart.helm import CHART, REPOSITORY, Helm
 from tests.chart.matrix import CASES
 from tests.controlplane import Api, ApiError, ControlPlane
+from tests.docs.pages import commands
 
 pytestmark = pytest.mark.e2e
 
@@ -181,3 +183,19 @@ def test_certificates_made_by_helm_survive_an_upgrade(plane: ControlPlane, helm:
         assert secrets() == before
     finally:
         helm.run("uninstall", "tls", f"--namespace={NAMESPACE}")
+
+
+def test_the_runbooks_command_lists_the_median_and_the_bound_of_pods(plane: ControlPlane, api: Api) -> None:
+    (command,) = [
+        command
+        for command in commands(REPOSITORY / "docs/runbooks/vramcast-ooms.md")
+        if command.startswith("kubectl get pods")
+    ]
+    given = {"vramcast.dev/forecast-memory": "11Gi", "vramcast.dev/reserved-memory": "13Gi"}
+    manifest = {
+        "metadata": {"name": "task", "annotations": given},
+        "spec": {"containers": [{"name": "a", "image": "a"}]},
+    }
+    api.create_pod(manifest)
+    rows = plane.kubectl(*shlex.split(command)[1:]).splitlines()
+    assert ["default", "task", "<none>", "11Gi", "13Gi"] in [row.split() for row in rows]
