@@ -8,21 +8,10 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Final
 
+from vramcast.cluster import objects
 from vramcast.cluster.binding import BindTiming, bind
 from vramcast.cluster.connection import connect
 from vramcast.cluster.event_poster import EventPoster, PosterStats, PosterTiming
-from vramcast.cluster.objects import (
-    Lease,
-    StoredConfigMap,
-    decode,
-    get_pod,
-    list_finished_pods,
-    list_unfinished_pods,
-    object_path,
-    read_config_map,
-    read_lease,
-    write_config_map,
-)
 from vramcast.cluster.pulse import WatchStats
 from vramcast.cluster.readers import Node, NodeReader, PodReader
 from vramcast.cluster.seam import BindingWrite, BindResult, PodEvent, Sink, Stats, SyncHealth
@@ -111,29 +100,29 @@ class KubernetesCluster:
         return bind(self._transport, write, self._bind_timing)
 
     def read_pod(self, namespace: str, name: str) -> PodRecord | None:
-        pod = get_pod(self._transport, namespace, name, _READ_SECONDS)
+        pod = objects.get_pod(self._transport, namespace, name, _READ_SECONDS)
         return to_record(pod) if pod is not None else None
 
-    def read_lease(self, namespace: str, name: str) -> Lease | None:
-        return read_lease(self._transport, namespace, name, _READ_SECONDS)
+    def read_lease(self, namespace: str, name: str) -> objects.Lease | None:
+        return objects.read_lease(self._transport, namespace, name, _READ_SECONDS)
 
-    def read_config_map(self, namespace: str, name: str) -> StoredConfigMap | None:
-        return read_config_map(self._transport, namespace, name, _READ_SECONDS)
+    def read_config_map(self, namespace: str, name: str) -> objects.StoredConfigMap | None:
+        return objects.read_config_map(self._transport, namespace, name, _READ_SECONDS)
 
     def write_config_map(self, namespace: str, name: str, data: Mapping[str, str], version: str) -> str:
-        return write_config_map(self._transport, namespace, name, data, version, _WRITE_SECONDS)
+        return objects.write_config_map(self._transport, namespace, name, data, version, _WRITE_SECONDS)
 
     def list_pods(self) -> list[PodRecord]:
-        return [to_record(pod) for pod in list_unfinished_pods(self._transport)]
+        return [to_record(pod) for pod in objects.list_unfinished_pods(self._transport)]
 
     def list_finished(self, since: float) -> list[PodRecord]:
-        records = (to_record(pod) for pod in list_finished_pods(self._transport))
+        records = (to_record(pod) for pod in objects.list_finished_pods(self._transport))
         return [r for r in records if r.matters and r.run and (r.run.ended_at or 0.0) >= since]
 
     def touch(self, namespace: str, name: str, uid: PodUid) -> PodRecord | None:
         answer = self._requeue(namespace, name, uid)
         if answer.status not in _NOT_THIS_POD:
-            return to_record(decode(answer, Pod))
+            return to_record(objects.decode(answer, Pod))
         pod = self.read_pod(namespace, name)
         if pod is not None and pod.uid == uid:
             raise answer.refusal()
@@ -151,7 +140,7 @@ class KubernetesCluster:
             _PATCH,
             "PATCH",
             # The status subresource, because a role that may patch pods could change what they run.
-            f"{object_path(namespace, 'pods', name)}/status",
+            f"{objects.object_path(namespace, 'pods', name)}/status",
             body=patch,
             content_type=MERGE_PATCH,
             timeout_seconds=_REQUEUE_SECONDS,
