@@ -11,7 +11,7 @@ from vramcast.forecast import catalog as catalogs
 from vramcast.forecast import forecaster as forecasters
 from vramcast.forecast.catalog import CatalogUnusable, Line, builtin_catalog
 from vramcast.forecast.description import encode_profile
-from vramcast.forecast.summary import MATCH_MARGIN, layers_of, match_catalog
+from vramcast.forecast.summary import MATCH_MARGIN, layers_of, catalog_match
 
 RESNET = "timm/resnet50"
 
@@ -28,7 +28,7 @@ def scaled(name: str, ratio: float) -> dict[str, str]:
 
 
 def matched(settings: dict[str, str]) -> Line | None:
-    return match_catalog(builtin_catalog().lines(), make_task(settings))
+    return catalog_match(builtin_catalog().lines(), make_task(settings))
 
 
 def test_a_matching_summary_has_the_forecast_of_the_name_with_a_wider_bound() -> None:
@@ -88,7 +88,7 @@ def test_a_wrong_match_costs_less_than_the_margin() -> None:
             continue
         profile = catalog.profile(line, None, None)
         task = make_task(totals(profile))
-        taken = match_catalog(others, task)
+        taken = catalog_match(others, task)
         if taken is not None:
             mistaken += 1
             instead = forecaster().forecast_network(layers_of(catalog, taken, task), task, A100, RISK)

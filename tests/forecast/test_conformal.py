@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vramcast.forecast.conformal import MIN_SCORES, RISKS, Cell, Factors, Spreads, bound, calibrate, conformal_quantile
+from vramcast.forecast.forecast import MIN_SCORES, RISKS, Cell, Factors, Spreads, bound, calibrate, conformal_quantile
 
 CELL = Cell("A100", "cnn", "traced")
 

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 from tests.outcomes.laws import LAWS, MODEL, RISK, Law, finish, runs
 
-from vramcast.forecast.conformal import RISKS
-from vramcast.forecast.forecast import UNADJUSTED
+from vramcast.forecast.forecast import RISKS, UNADJUSTED
 from vramcast.names import Product
 from vramcast.outcomes.calibration import DEFAULT_TUNING, MAX_CELLS, Calibrator, shifted
 from vramcast.task.run_status import Ending

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 from tests.outcomes.laws import LAWS, finish, runs
 
-from vramcast.forecast.conformal import conformal_quantile
-from vramcast.forecast.forecast import UNADJUSTED, Adjustment, parse_adjustment
+from vramcast.forecast.forecast import UNADJUSTED, Adjustment, conformal_quantile, parse_adjustment
 from vramcast.outcomes.run_scores import OOM_EXCESS, score_outcome, upper_quantile
 from vramcast.task.run_status import Ending
 

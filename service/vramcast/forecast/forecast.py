@@ -1,10 +1,18 @@
-"""A forecast, and the interface behind which it is made."""
+"""A forecast, and how its bound keeps the stated risk: one-sided conformal factors.
+
+A run's score is how many spreads it exceeded its median forecast by, in logarithms. The factor for a risk is the
+quantile of the scores of runs that the model had not seen. A run killed by OOM has the score that its GPU's size
+implies, which is a lower limit. Cells are (product, family, regime). A cell with too few scores is left out, and the
+next wider one is used.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from itertools import accumulate, pairwise
 from typing import Protocol
 
 from vramcast.names import Product
@@ -92,3 +100,105 @@ class Forecast:
 
 class Forecaster(Protocol):
     def forecast(self, task: Task, product: Product) -> Forecast: ...
+
+
+# ------------------------------------------------------------------ bounds
+
+RISKS = (0.5, 0.1, 0.05, 0.01, 0.001)
+# The finite-sample correction keeps the risk with any number of scores, but fewer come from only one or two networks.
+MIN_SCORES = 40
+# Anything narrower is rounding: one allocator block of a small run.
+MIN_SPREAD = 0.0008
+# From here on a forecast warns that the task is unlike the training data.
+NOVEL = 0.5
+NOVEL_MARGIN = 0.3
+_ANY = "*"
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """The group of runs that a run is calibrated with."""
+
+    product: str
+    family: str
+    knowledge: str
+
+    def widening(self) -> Iterable[str]:
+        yield f"{self.product}/{self.family}/{self.knowledge}"
+        yield f"{self.product}/{_ANY}/{self.knowledge}"
+        yield f"{_ANY}/{self.family}/{self.knowledge}"
+        yield f"{_ANY}/{_ANY}/{self.knowledge}"
+        yield f"{_ANY}/{_ANY}/{_ANY}"
+
+
+@dataclass(frozen=True, slots=True)
+class Factors:
+    """By risk, the bound's distance from the median in spreads; `scores` is the number of runs behind it."""
+
+    scores: int
+    by_risk: Mapping[float, float]
+
+    def margin(self, spreads: Spreads, risk: float) -> float:
+        """In logarithms, interpolated linearly in log(risk). A lower risk never has a smaller margin."""
+        risks = sorted(self.by_risk, reverse=True)
+        margins = list(accumulate((spreads.at(known) * self.by_risk[known] for known in risks), max))
+        clamped = min(max(risk, risks[-1]), risks[0])
+        for (high, less), (low, more) in pairwise(zip(risks, margins, strict=True)):
+            if clamped >= low:
+                return less + math.log(high / clamped) / math.log(high / low) * (more - less)
+        return margins[-1]
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    cells: Mapping[str, Factors]
+
+    def factors(self, cell: Cell) -> Factors:
+        """From the narrowest cell that has enough scores."""
+        for key in cell.widening():
+            found = self.cells.get(key)
+            if found is not None:
+                return found
+        raise KeyError(f"no calibration for {cell}, not even a pooled one")
+
+
+@dataclass(frozen=True, slots=True)
+class Spreads:
+    """Widths of the upper tail in logarithms, by risk; other risks use the nearest one."""
+
+    by_risk: Mapping[float, float]
+
+    def at(self, risk: float) -> float:
+        nearest = min(self.by_risk, key=lambda known: abs(math.log(known) - math.log(max(risk, 1e-6))))
+        return max(self.by_risk[nearest], MIN_SPREAD)
+
+
+def bound(median_bytes: float, spreads: Spreads, factors: Factors, risk: float, novelty: float) -> float:
+    """Never below the median. The further a task is from the training data, the wider its spread.
+
+    Beyond `NOVEL` a fixed margin is added: where replays are exact the spread is nearly zero, and so is any multiple
+    of it.
+    """
+    log_margin = factors.margin(spreads, risk) * (1.0 + novelty) + NOVEL_MARGIN * max(0.0, novelty - NOVEL)
+    return median_bytes * math.exp(max(0.0, log_margin))
+
+
+def calibrate(scored: Iterable[tuple[Cell, Mapping[float, float]]]) -> Calibration:
+    """From runs that were not trained on: their cell, and their score at each risk's spread."""
+    gathered: dict[str, list[Mapping[float, float]]] = {}
+    for cell, scores in scored:
+        for key in cell.widening():
+            gathered.setdefault(key, []).append(scores)
+    pooled = f"{_ANY}/{_ANY}/{_ANY}"
+    return Calibration({
+        key: Factors(len(scores), {risk: conformal_quantile([s[risk] for s in scores], risk) for risk in RISKS})
+        for key, scores in gathered.items()
+        if len(scores) >= MIN_SCORES or key == pooled
+    })  # fmt: skip
+
+
+def conformal_quantile(scores: Sequence[float], risk: float) -> float:
+    """The score that a new run exceeds with probability at most `risk`; the largest if there are too few scores."""
+    ordered = sorted(scores)
+    rank = math.ceil((len(ordered) + 1) * (1.0 - risk))
+    return ordered[min(rank, len(ordered)) - 1]

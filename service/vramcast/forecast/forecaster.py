@@ -13,7 +13,7 @@ from vramcast.forecast.catalog import Catalog, CatalogUnusable, builtin_catalog
 from vramcast.forecast.description import Description, decode_profile
 from vramcast.forecast.forecast import UNADJUSTED, Adjustment, Forecast, Forecaster, Part, Source
 from vramcast.forecast.physics import bound_factor
-from vramcast.forecast.summary import MATCH_MARGIN, layers_of, match_catalog
+from vramcast.forecast.summary import MATCH_MARGIN, layers_of, catalog_match
 from vramcast.hardware.products import PRODUCTS, calibration_note
 from vramcast.names import Product
 from vramcast.task.quantity import MIB
@@ -126,7 +126,7 @@ def _looked_up(task: Task) -> Described:
         catalog = builtin_catalog()
     except CatalogUnusable:
         return Described()
-    line = match_catalog(catalog.with_layers(task.layers or 0), task)
+    line = catalog_match(catalog.with_layers(task.layers or 0), task)
     if line is None:
         return Described()
     assumed = f"the layers of {line.name}, whose parameters, layers and activations these are"

@@ -20,10 +20,20 @@ from numpy.typing import NDArray
 from vramcast.errors import WorldUnavailable
 from vramcast.forecast import features
 from vramcast.forecast.catalog import builtin_artifact
-from vramcast.forecast.conformal import NOVEL, Calibration, Cell, Factors, Spreads, bound
 from vramcast.forecast.description import Description
 from vramcast.forecast.features import Features
-from vramcast.forecast.forecast import Forecast, Part, Source, Utilization
+from vramcast.forecast.forecast import (
+    NOVEL,
+    Calibration,
+    Cell,
+    Factors,
+    Forecast,
+    Part,
+    Source,
+    Spreads,
+    Utilization,
+    bound,
+)
 from vramcast.forecast.forecaster import CachingForecaster, PhysicsForecaster
 from vramcast.names import Product
 from vramcast.task.task import Task

@@ -67,7 +67,7 @@ def _graph_bytes(network: Description) -> float:
     return float(_FLOAT_BYTES * sum(kept.values()) + masks)
 
 
-def match_catalog(known: Iterable[Line], task: Task) -> Line | None:
+def catalog_match(known: Iterable[Line], task: Task) -> Line | None:
     """The catalog model, at its traced size, that has the task's summary."""
     if task.level is not Level.SUMMARY or not (task.layers and task.activations and task.parameters):
         return None

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from vramcast.forecast.conformal import RISKS
+from vramcast.forecast.forecast import RISKS
 from vramcast.outcomes.calibration import CellState
 from vramcast.outcomes.drift import measure_drift
 

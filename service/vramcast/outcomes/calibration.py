@@ -21,8 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from vramcast.forecast.conformal import RISKS
-from vramcast.forecast.forecast import UNADJUSTED, Adjustment
+from vramcast.forecast.forecast import RISKS, UNADJUSTED, Adjustment
 from vramcast.outcomes.outcome import Outcome
 from vramcast.outcomes.run_scores import Floats, Score, Scored, gather, margin_width, score_outcome, upper_quantile
 from vramcast.task.run_status import Ending

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vramcast.forecast.forecast import Cell, bound
 from vramcast.forecast.features import describe
+from vramcast.forecast.forecast import Cell, bound
 from vramcast.forecast.model import Artifact, ModelSession, load_artifact, novelty_of
 from vramcast.forecast.physics import clear_caches
 from vramcast.hardware.products import PRODUCTS

@@ -15,8 +15,8 @@ from onnx import helper, numpy_helper
 from torch import Tensor, nn
 
 from vramcast.errors import VramcastError
-from vramcast.forecast.conformal import MIN_SPREAD
 from vramcast.forecast.features import FACTS, TOKEN_WIDTH, TOKENS
+from vramcast.forecast.forecast import MIN_SPREAD
 from vramcast.forecast.model import INPUTS, OUTPUTS
 from vramcast.train.dataset import Dataset
 from vramcast.train.network import MEDIAN, QUANTILES, UTILIZATIONS, ForecastNetwork

@@ -23,8 +23,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vramcast.errors import InvalidInput
-from vramcast.forecast.conformal import MIN_SCORES, Calibration, Cell, bound, calibrate
 from vramcast.forecast.features import Regime
+from vramcast.forecast.forecast import MIN_SCORES, Calibration, Cell, bound, calibrate
 from vramcast.forecast.model import MANIFEST, MODEL, Artifact, Ranges, load_artifact, novelty
 from vramcast.train.crossval import FOLDS
 from vramcast.train.dataset import Dataset, assign_folds, build

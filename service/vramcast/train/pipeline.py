@@ -18,8 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vramcast.forecast import features
-from vramcast.forecast.conformal import RISKS, Calibration, Cell, Spreads, bound, calibrate
 from vramcast.forecast.features import TOKEN_WIDTH, TOKENS, Regime, without_optional
+from vramcast.forecast.forecast import RISKS, Calibration, Cell, Spreads, bound, calibrate
 from vramcast.forecast.model import FORMAT, MANIFEST, MODEL, Ranges, novelty
 from vramcast.train import plots
 from vramcast.train.crossval import FOLDS, CrossValidated, Unseen, cross_validate, load_dataset

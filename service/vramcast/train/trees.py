@@ -17,8 +17,8 @@ import onnx
 from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 
-from vramcast.forecast.conformal import MIN_SPREAD
 from vramcast.forecast.features import Regime
+from vramcast.forecast.forecast import MIN_SPREAD
 from vramcast.train.network import MEDIAN, QUANTILES
 
 Floats = NDArray[np.float32]
