@@ -11,7 +11,7 @@ from vramcast.forecast import catalog as catalogs
 from vramcast.forecast import forecaster as forecasters
 from vramcast.forecast.catalog import CatalogUnusable, Line, builtin_catalog
 from vramcast.forecast.description import encode_profile
-from vramcast.forecast.summary import MATCH_MARGIN, layers_of, catalog_match
+from vramcast.forecast.summary import MATCH_MARGIN, catalog_match, layers_of
 
 RESNET = "timm/resnet50"
 

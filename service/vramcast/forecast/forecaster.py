@@ -13,7 +13,7 @@ from vramcast.forecast.catalog import Catalog, CatalogUnusable, builtin_catalog
 from vramcast.forecast.description import Description, decode_profile
 from vramcast.forecast.forecast import UNADJUSTED, Adjustment, Forecast, Forecaster, Part, Source
 from vramcast.forecast.physics import bound_factor
-from vramcast.forecast.summary import MATCH_MARGIN, layers_of, catalog_match
+from vramcast.forecast.summary import MATCH_MARGIN, catalog_match, layers_of
 from vramcast.hardware.products import PRODUCTS, calibration_note
 from vramcast.names import Product
 from vramcast.task.quantity import MIB
