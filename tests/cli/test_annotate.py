@@ -383,7 +383,7 @@ def test_every_mistake_in_the_settings_is_reported_at_once() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "expected"),
     [
         ("kind: [", "not YAML"),
         ("", "it is empty"),
@@ -392,9 +392,9 @@ def test_every_mistake_in_the_settings_is_reported_at_once() -> None:
         (KINDS["Job"][0].replace("nvidia.com/gpu: 1", "cpu: 1"), 'or vramcast.dev/share: "true" to share one'),
     ],
 )
-def test_a_file_without_pods_is_refused_with_the_reason(text: str, says: str, file: Path) -> None:
+def test_a_file_without_pods_is_refused_with_the_reason(text: str, expected: str, file: Path) -> None:
     file.write_text(text)
-    assert says in refusal(file, *SUMMARY)
+    assert expected in refusal(file, *SUMMARY)
 
 
 def test_an_incomplete_description_is_refused_with_the_missing_keys(file: Path) -> None:
@@ -471,7 +471,7 @@ def described(*lines: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("lines", "says"),
+    ("lines", "expected"),
     [
         (['vramcast.dev/batch_size: "8"'], "did you mean vramcast.dev/batch-size?"),
         (["vramcast.dev/gpu-memory: 16GB"], "did you mean 16G? or 16Gi"),
@@ -485,12 +485,12 @@ def described(*lines: str) -> str:
     ],
 )
 def test_a_check_reports_every_kind_of_mistake_with_its_fix(
-    lines: list[str], says: str, file: Path, capsys: pytest.CaptureFixture[str]
+    lines: list[str], expected: str, file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file.write_text(described(*lines))
     code, reported = check(file, capsys)
     assert code == 1
-    assert says in reported
+    assert expected in reported
     assert all(line.startswith(f"error: {file}: ") for line in reported.splitlines())
 
 

@@ -133,11 +133,11 @@ def test_an_undescribed_template_next_to_described_ones_is_noted(
 
 
 @pytest.mark.parametrize(
-    ("more", "says"),
+    ("more", "expected"),
     [({"output": "xml"}, "table, json, yaml"), ({"plot": Path("x.png")}, "--sweep batch-size=8..256")],
 )
-def test_invalid_options_are_refused_with_an_example(more: dict[str, Any], says: str, file: Path) -> None:
-    assert says in refusal(file, **more)
+def test_invalid_options_are_refused_with_an_example(more: dict[str, Any], expected: str, file: Path) -> None:
+    assert expected in refusal(file, **more)
 
 
 # --- sweeps

@@ -137,7 +137,7 @@ pods:
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "expected"),
     [
         ("nodes: [{name: a, product: Tesla-T4, gpus: many}]", "nodes[0].gpus: 'many' is not valid: expected a whole"),
         ("nodes: [{name: a, product: Tesla-T4, gpus: -1}]", "nodes[0].gpus: '-1' is not valid"),
@@ -166,13 +166,13 @@ pods:
         ("a: b: c", "is not YAML"),
     ],
 )  # fmt: skip
-def test_a_mistake_names_its_place_its_value_and_what_is_expected(tmp_path: Path, text: str, says: str) -> None:
+def test_a_mistake_names_its_place_its_value_and_what_is_expected(tmp_path: Path, text: str, expected: str) -> None:
     (line,) = mistakes(tmp_path, text)
-    assert says in line
+    assert expected in line
 
 
 @pytest.mark.parametrize(
-    ("entry", "says"),
+    ("entry", "expected"),
     [
         ("{name: p, node: elsewhere}", "pods[0]: node: 'elsewhere' is not valid: expected a node of this file"),
         ("{name: p, limits: {nvidia.com/gpu: lots}}", "pods[0].limits.nvidia.com/gpu: 'lots'"),
@@ -184,9 +184,9 @@ def test_a_mistake_names_its_place_its_value_and_what_is_expected(tmp_path: Path
         ("{node: n}", "pods[0].name: ''"),
     ],
 )
-def test_a_mistake_in_a_pod_is_reported_the_same_way(tmp_path: Path, entry: str, says: str) -> None:
+def test_a_mistake_in_a_pod_is_reported_the_same_way(tmp_path: Path, entry: str, expected: str) -> None:
     (line,) = mistakes(tmp_path, f"nodes: [{{name: n, product: Tesla-T4, gpus: 1}}]\npods: [{entry}]")
-    assert says in line
+    assert expected in line
 
 
 def test_all_mistakes_are_reported_at_once(tmp_path: Path) -> None:
@@ -245,20 +245,20 @@ def test_a_repeated_bind_succeeds_and_is_reported_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("node", "uid", "says"),
+    ("node", "uid", "expected"),
     [
         ("a10", None, "is already on node l40s"),
         ("nowhere", None, "there is no node nowhere"),
         ("l40s", "another", "with UID another is not in this static cluster"),
     ],
 )
-def test_a_contradicting_bind_is_refused(tmp_path: Path, node: str, uid: str | None, says: str) -> None:
+def test_a_contradicting_bind_is_refused(tmp_path: Path, node: str, uid: str | None, expected: str) -> None:
     cluster, _ = started(tmp_path)
     record = cluster.create_pod(pod("a"))
     cluster.bind(write(record))
     result = cluster.bind(write(record, node, uid))
     assert result.fate is Fate.REFUSED
-    assert says in result.message
+    assert expected in result.message
 
 
 def test_another_assignment_on_the_same_node_is_refused(tmp_path: Path) -> None:

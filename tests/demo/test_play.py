@@ -61,7 +61,7 @@ def test_in_a_pipe_there_are_no_control_codes_and_no_line_over_100_columns(playe
 
 
 @pytest.mark.parametrize(
-    ("pod", "says"),
+    ("pod", "expected"),
     [
         ("ml/resnet50-a", "→ l40s-share GPU 0 reserves"),
         ("team-x/notebook", "a device, nothing forecast"),
@@ -78,8 +78,8 @@ def test_in_a_pipe_there_are_no_control_codes_and_no_line_over_100_columns(playe
         ("ml/vit-giant", "taken by processes outside of Kubernetes"),
     ],
 )
-def test_every_kind_of_decision_is_shown(played: str, pod: str, says: str) -> None:
-    assert says in step(played, pod)
+def test_every_kind_of_decision_is_shown(played: str, pod: str, expected: str) -> None:
+    assert expected in step(played, pod)
 
 
 def test_a_pod_that_waited_is_placed_when_another_finishes(played: str) -> None:

@@ -153,12 +153,12 @@ def _select(manifest: Manifest, options: AnnotateOptions) -> list[FoundTemplate]
     return likely
 
 
-def _chosen(manifest: Manifest, words: Iterable[str]) -> list[FoundTemplate]:
+def _chosen(manifest: Manifest, roles: Iterable[str]) -> list[FoundTemplate]:
     chosen: list[FoundTemplate] = []
-    for word in words:
-        matching = [found for found in manifest.found if word.casefold() in _names(found.template)]
+    for role in roles:
+        matching = [found for found in manifest.found if role.casefold() in _names(found.template)]
         if not matching:
-            raise InvalidInput(f"{manifest.source}: --template {word}: no such pod template: {_labels(manifest)}")
+            raise InvalidInput(f"{manifest.source}: --template {role}: no such pod template: {_labels(manifest)}")
         chosen += [found for found in matching if found not in chosen]
     return chosen
 

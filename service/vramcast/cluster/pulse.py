@@ -15,7 +15,7 @@ class StreamEnd(StrEnum):
     BROKEN = "broken"  # the connection broke, or could not be opened
     REFUSED = "refused"  # the server answered with an error
     GONE = "gone"  # our resource version is too old: list again
-    DEFECT = "defect"  # a bug of ours
+    DEFECT = "defect"  # a bug in vramcast
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ The only place that translates urllib3's errors and HTTP status codes into ours:
     WorldUnavailable
     └── ApiUnavailable
         ├── ApiUnreachable   no answer; `maybe_applied` tells whether the request may have taken effect
-        └── ApiRefused       an error answer; callers that can recover look at `status`
+        └── ApiRefused       an error answer; callers that can recover check `status`
 """
 
 from __future__ import annotations
