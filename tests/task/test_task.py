@@ -253,8 +253,8 @@ def test_keys_that_only_look_like_a_contradiction_are_accepted(annotations: dict
 @pytest.mark.parametrize(
     ("annotations", "field", "says"),
     [
-        ({"share": "true"}, "gpu-memory", "cannot be told from share alone"),
-        ({"batch-size": "8"}, "gpu-memory", "cannot be told from batch-size alone"),
+        ({"share": "true"}, "gpu-memory", "share alone is not enough"),
+        ({"batch-size": "8"}, "gpu-memory", "batch-size alone is not enough"),
         ({"parameters": "7B"}, "activations", "a summary also needs activations, batch-size"),
         ({"parameters": "7B", "activations": "1M"}, "batch-size", "a summary also needs batch-size"),
     ],

@@ -23,7 +23,7 @@ from vramcast.forecast.forecaster import CachingForecaster, CalibratedForecaster
 from vramcast.forecast.model import MANIFEST, ModelForecaster, load_artifact
 from vramcast.observe.comparison import CandidateView
 from vramcast.outcomes.calibration import Calibrator, cell_json, read_cell
-from vramcast.outcomes.comparison import Comparison, Standing, comparison_json, read_comparison, retell, summarize
+from vramcast.outcomes.comparison import Comparison, Standing, comparison_json, read_comparison, restate, summarize
 from vramcast.outcomes.outcome import Outcome
 from vramcast.settings import CalibrationMode, Promotion, Settings
 from vramcast.task.task import Task
@@ -167,7 +167,7 @@ class CandidateTrial:
             if self._calibrates:
                 active = adjust(active, waiting.adjustment)
             if self.learns and waiting.outcome.model_version != active.model_version:
-                teach(retell(waiting.outcome, active))
+                teach(restate(waiting.outcome, active))
             if self.candidate is not None:
                 await self._try_candidate(self.candidate, waiting, active, offload)
         ready = self.standing() is Standing.READY
@@ -189,10 +189,10 @@ class CandidateTrial:
         if self._calibrates:
             learned = candidate.calibrator.adjustment(outcome.product, theirs.family, theirs.risk)
             theirs = adjust(theirs, learned)
-        retold = retell(outcome, theirs)
-        candidate.comparison.add(retell(outcome, active), retold)
+        restated = restate(outcome, theirs)
+        candidate.comparison.add(restate(outcome, active), restated)
         if self.learns:
-            candidate.calibrator.record(retold)
+            candidate.calibrator.record(restated)
         self.revision += 1
 
     # ------------------------------------------------------------------ promotion

@@ -1,7 +1,7 @@
-"""How right the forecasts were: counts that only grow, and the last outcomes of each group for what is true lately.
+"""How accurate the forecasts were: counters since the beginning, and a window of recent outcomes per group.
 
-Groups are (family, level, product). Families and levels are closed sets and products are those of the cluster; what
-would be one too many goes to a group called `other`, so that the labels stay bounded whatever pods claim.
+Groups are (family, level, product). Beyond a limit, further groups are counted as `other`, so that the number of label
+values stays bounded whatever pods claim.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from vramcast.task.vocabulary import Architecture
 ERROR_BUCKETS = (0.25, 0.5, 0.7, 0.8, 0.9, 0.95, 1.0, 1.05, 1.1, 1.2, 1.3, 1.5, 2.0, 4.0)
 # Promise over observed peak.
 RESERVATION_BUCKETS = (0.5, 0.8, 0.9, 0.95, 1.0, 1.02, 1.05, 1.1, 1.15, 1.2, 1.3, 1.5, 2.0, 3.0, 5.0)
-# Forecast less observed.
+# Forecast minus observed.
 UTILIZATION_BUCKETS = (-0.5, -0.3, -0.2, -0.1, -0.05, 0.0, 0.05, 0.1, 0.2, 0.3, 0.5)
-# Lately: coverage of 95 % is told from 90 % by about this many.
+# About as many outcomes as it takes to tell a coverage of 95 % from 90 %.
 WINDOW = 200
 MOST_GROUPS = 80
 UNKNOWN = "unknown"
@@ -42,7 +42,7 @@ class Group:
 
 @dataclass(slots=True)
 class Tally:
-    """A histogram that can be put down and taken up again. `counts`: by bucket, the last one is infinity."""
+    """A histogram that can be stored and restored. `counts`: by bucket; the last bucket is +Inf."""
 
     bounds: Sequence[float]
     counts: list[int] = field(default_factory=list)
@@ -64,7 +64,7 @@ class Tally:
 
 @dataclass(slots=True)
 class GroupAccuracy:
-    """One group. `lately`: (log of observed over median, promise kept, 1 - risk) of the last outcomes."""
+    """One group. `lately`: (log(observed / median), promise kept, 1 - risk) of the last outcomes."""
 
     endings: Counter[Ending] = field(default_factory=Counter)
     kept: int = 0
@@ -78,11 +78,11 @@ class GroupAccuracy:
         self.kept += outcome.covered
         peak = max(outcome.peak_bytes, 1)
         ratio = peak / max(outcome.median_bytes, 1)
-        # Of a run that died of it, it is not known what it would have taken.
+        # What a run that died of OOM would have used is unknown.
         if outcome.ending is not Ending.OOM:
             self.error.add(ratio)
             self.reservation.add(outcome.bound_bytes / peak)
-        # Whole units: what is stored is what was counted, to the last digit.
+        # Rounded to the unit in which it is stored, so that a restart restores exactly this value.
         log = round(math.log(ratio) / _LOG_UNIT) * _LOG_UNIT
         self.lately.append((log, outcome.covered, round(1.0 - outcome.risk, 6)))
         forecast, observed = outcome.gpu_utilization_forecast, outcome.gpu_utilization_observed
@@ -91,12 +91,12 @@ class GroupAccuracy:
 
     @property
     def bias(self) -> float:
-        """Typical (geometric mean) observed over forecast: 1.2 means that runs take a fifth more than forecast."""
+        """Geometric mean of observed over forecast: 1.2 means that runs use 20 % more than forecast."""
         return math.exp(sum(log for log, _, _ in self.lately) / len(self.lately)) if self.lately else 1.0
 
     @property
     def coverage(self) -> tuple[float, float]:
-        """Of the last outcomes: the share of promises that were kept, and the share that was promised."""
+        """Over the last outcomes: the share of promises kept, and the share that should be kept."""
         if not self.lately:
             return 1.0, 1.0
         count = len(self.lately)
@@ -158,7 +158,7 @@ def _pack(group: Group, accuracy: GroupAccuracy) -> dict[str, Any]:
             for name in ("error", "reservation", "utilization")
             for tally in [getattr(accuracy, name)]
         },
-        # Flat and whole numbers: there are hundreds of them in a ConfigMap.
+        # A flat list of numbers, because a ConfigMap holds hundreds of them.
         "lately": [
             part for log, kept, promised in accuracy.lately for part in (round(log / _LOG_UNIT) * 2 + kept, promised)
         ],

@@ -1,11 +1,11 @@
-"""Whose memory is it? One node's readings of one moment, divided among the pods that were there and unmanaged memory.
+"""Whose memory is it? Divides one node's readings of one moment among its pods and unmanaged memory.
 
-Three kinds of telemetry, from the best to the poorest:
+Three kinds of telemetry, best first:
 
-    a value for every pod       what is left over is unmanaged memory'
-    a value for every GPU,      the pod's own where one pod has the GPU to itself (less what was there before it came);
-      with or without a pod       of several pods nothing can be told apart, and only their promises are known
-    nothing                     promises alone
+    a value for every pod       the rest is unmanaged memory
+    a value for every GPU,      if one pod has the GPU to itself, the value is its own, minus what was there before it;
+      with or without a pod       several pods cannot be told apart, and only their promises are known
+    nothing                     promises alone count
 
 Whatever is uncertain counts as unmanaged memory, never as free room. So does what a pod uses beyond its promise: a pod
 that outgrew its promise counts at what it uses.
@@ -21,25 +21,25 @@ from vramcast.outcomes.readings import Device, PodValues, Reading
 from vramcast.outcomes.tenancy import Tenant
 from vramcast.placement.gpus import NodeGpus
 
-# Every process that uses a GPU takes more than this for its context alone.
+# The context of every process on a GPU takes more than this.
 LEAST_USED_MIB = 64
 
 
 @dataclass(slots=True)
 class Division:
-    """`unmanaged_mib`: by GPU index on a sharing node; where the kubelet picks, of every device it could pick."""
+    """`unmanaged_mib`: by GPU index on a sharing node; where the kubelet picks, of every device that it might pick."""
 
     unmanaged_mib: tuple[int, ...] = ()
     observed_mib: dict[PodUid, int] = field(default_factory=dict)  # on the pod's fullest GPU
-    devices: dict[PodUid, Device] = field(default_factory=dict)  # which one that is
+    devices: dict[PodUid, Device] = field(default_factory=dict)  # that GPU
     unclear: set[PodUid] = field(default_factory=set)
     total_mib: dict[Device, int] = field(default_factory=dict)
-    vacant: set[Device] = field(default_factory=set)  # where none of our pods was
+    vacant: set[Device] = field(default_factory=set)  # without a pod of vramcast's
 
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """One device at one moment: the largest value without a pod of ours, and those with one."""
+    """One device at one moment: the largest value without a known pod, and those with one."""
 
     nameless_mib: int | None
     by_tenant: Mapping[PodUid, int]
@@ -65,7 +65,7 @@ def divide(
     before_mib: Mapping[Device, int],
     pod_values: PodValues = PodValues.AUTO,
 ) -> Division:
-    """`tenants`: who may show at that time; `before_mib`: what was on each device when none of them was."""
+    """`tenants`: pods that may show at that time. `before_mib`: what was on each device while it had no tenant."""
     seen = _by_device(readings, tenants)
     moment = _Moment(at, before_mib, pod_values, Division())
     moment.division.total_mib.update((device, values.total_mib) for device, values in seen.items())
@@ -88,7 +88,7 @@ def _by_device(readings: Iterable[Reading], tenants: Sequence[Tenant]) -> dict[D
             of_device = named.setdefault(reading.device, {})
             of_device[uid] = max(mib, of_device.get(uid, 0))
     sliced = {device.index for device in {*nameless, *named} if device.mig}
-    # Where a GPU is cut into MIG devices, the GPU's own value is the same memory once more.
+    # The value of a GPU that is cut into slices repeats the memory of its slices.
     return {
         device: _Seen(nameless.get(device), named.get(device, {}))
         for device in sorted({*nameless, *named})
@@ -108,20 +108,20 @@ def _divide_shared(node: NodeGpus, seen: Mapping[Device, _Seen], tenants: Sequen
 
 
 def _divide_kubelet(node: NodeGpus, seen: Mapping[Device, _Seen], tenants: Sequence[Tenant], moment: _Moment) -> None:
-    """Telemetry may name the pods on a device. Who is named nowhere sits somewhere among the nameless devices."""
+    """Telemetry may name the pods on a device. A pod without a name in it sits on one of the unnamed devices."""
     placed = {uid for values in seen.values() for uid in values.by_tenant}
     nameless = [device for device, values in seen.items() if not values.by_tenant]
     lost = [tenant for tenant in tenants if tenant.uid not in placed]
     there = {device: [t for t in tenants if t.uid in values.by_tenant] for device, values in seen.items()}
     if len(seen) == len(nameless) == len(lost) == 1:
-        # One GPU, one pod: no name is needed.
+        # One GPU and one pod need no name.
         there[nameless[0]], nameless, lost = lost, [], []
     sliced = any(pool.replicas > 1 for pool in node.pools)
     unmanaged = _unmanaged_among(nameless, seen, lost)
     for device, here in there.items():
         if here:
             left = _share_out(device, seen[device], here, moment)
-            # A whole GPU that a pod has is handed to nobody else: what else is on it matters to no one.
+            # The device plugin gives a pod's whole GPU to nobody else, so unmanaged memory there does not matter.
             unmanaged.append(left if sliced else 0)
     moment.division.unclear.update(tenant.uid for tenant in lost if nameless)
     moment.division.vacant.update(() if lost else nameless)
@@ -129,19 +129,19 @@ def _divide_kubelet(node: NodeGpus, seen: Mapping[Device, _Seen], tenants: Seque
 
 
 def _unmanaged_among(nameless: Sequence[Device], seen: Mapping[Device, _Seen], lost: Iterable[Tenant]) -> list[int]:
-    """The fullest devices are taken for those of the pods that are named nowhere, the largest promise first."""
+    """Assume that unnamed pods sit on the fullest devices, the largest promise first."""
     used = sorted((seen[device].total_mib for device in nameless), reverse=True)
     promises = sorted(
         (promise for t in lost for promise in [t.promised_mib] * t.count),
         key=lambda promise: -1 if promise is None else -promise,
     )
-    # An undescribed pod has its GPU to itself, whatever it uses.
+    # An undescribed pod has its GPU to itself and may use all of it.
     taken = [mib if promise is None else promise for mib, promise in zip(used, promises, strict=False)]
     return [max(0, mib - (taken[place] if place < len(taken) else 0)) for place, mib in enumerate(used)]
 
 
 def _share_out(device: Device, values: _Seen, there: Sequence[Tenant], moment: _Moment) -> int:
-    """The unmanaged memory' part of one device; what is told of the pods on it goes into the division."""
+    """Returns the unmanaged memory of one device, and adds what is known about its pods to the division."""
     if _are_their_own(values, moment.pod_values):
         return _share_out_by_name(device, values, there, moment)
     total, before_mib = values.total_mib, min(moment.before_mib.get(device, 0), values.total_mib)
@@ -150,12 +150,12 @@ def _share_out(device: Device, values: _Seen, there: Sequence[Tenant], moment: _
     if len(there) == 1:
         _observe(moment.division, there[0].uid, device, total - before_mib)
     elif total - before_mib < LEAST_USED_MIB:
-        # Their images are being pulled.
+        # They are still pulling their images.
         for tenant in there:
             _observe(moment.division, tenant.uid, device, 0)
     else:
         live = [tenant.uid for tenant in there if tenant.until is None or tenant.until >= moment.at]
-        # Beside the last traces of one that has just ended, nothing is seen of the other; that is no fault of its own.
+        # A pod next to one that has just ended is not ambiguous for good, so it is not counted as such.
         moment.division.unclear.update(live if len(live) > 1 else ())
     if any(tenant.promised_mib is None for tenant in there):
         return before_mib
@@ -166,7 +166,7 @@ def _share_out_by_name(device: Device, values: _Seen, there: Sequence[Tenant], m
     division, own = moment.division, values.by_tenant
     outgrown = unseen = 0
     nameless = None if values.nameless_mib is None else values.nameless_mib - sum(own.values())
-    # Who is not named where nothing is left over uses nothing yet.
+    # If nothing is left over, a pod without a value uses nothing yet.
     idle = nameless is not None and nameless - moment.before_mib.get(device, 0) < LEAST_USED_MIB
     for tenant in there:
         used = own.get(tenant.uid, 0 if idle else None)
@@ -180,7 +180,7 @@ def _share_out_by_name(device: Device, values: _Seen, there: Sequence[Tenant], m
 
 
 def _are_their_own(values: _Seen, pod_values: PodValues) -> bool:
-    """Are these the pods' own values? Older exporters give every pod of a shared GPU the GPU's value: all the same."""
+    """Are these the pods' own values? Older exporters repeat the GPU's value for every pod on it."""
     own = values.by_tenant
     if pod_values is PodValues.AUTO:
         different = {*own.values(), *(() if values.nameless_mib is None else (values.nameless_mib,))}

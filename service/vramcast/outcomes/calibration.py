@@ -1,15 +1,15 @@
 """Bounds that learn from this cluster's runs: adaptive conformal inference per (GPU product, family).
 
-The artifact's bound stands on runs elsewhere. Here each finished run is a score (scores.py), and a cell keeps the last
-ones. By what the conformal quantile of their excesses says, the artifact's bound is moved, and its median by the
-typical run. Three things keep that honest while runs are few or the world changes:
+The artifact's bound rests on runs elsewhere. Here each finished run is a score (run_scores.py), and a cell keeps the
+latest. The conformal quantile of their excesses moves the artifact's bound, and the typical run moves its median. Three
+rules keep that honest while runs are few or conditions change:
 
-- *Reach*: n runs cannot tell a risk below 1/(n+1). What they tell at the risk that they reach is applied at the others.
-- *Level*: misses more often than promised lower the risk that is aimed at, fewer raise it (Gibbs and Candès), which
-  makes up for what the scores cannot show, such as how far above its bound a run would have gone that died there.
-- *Shifts*: runs that are plainly unlike those before them (a new driver, a new framework) make those forgotten.
+- *Reach*: n runs cannot measure a risk below 1/(n+1). The correction at the lowest measurable risk applies below it.
+- *Level*: more misses than promised lower the targeted risk, fewer raise it (Gibbs and Candès). That makes up for what
+  scores cannot show, such as how far above its bound a run would have gone that died there.
+- *Shifts*: if new runs clearly differ from older ones (a new driver, a new framework), the older ones are discarded.
 
-An applied correction moves towards what the scores say by bounded steps: faster up than down.
+A correction moves towards its target in bounded steps, faster up than down.
 """
 
 from __future__ import annotations
@@ -28,37 +28,37 @@ from vramcast.task.run_status import Ending
 from vramcast.task.vocabulary import Architecture
 
 MEDIAN_RISK = RISKS[0]
-# Of the bounds, in the order that interpolation wants.
+# Risks of the bounds, ascending, for interpolation.
 _LOG_RISKS = tuple(math.log(risk) for risk in RISKS[:0:-1])
 _FAMILIES = frozenset(Architecture)
-_UNNAMED = "unknown"  # a summary without an architecture, or a profile with a word of its own
+_UNNAMED = "unknown"  # a summary without an architecture, or a profile with an unknown one
 
 
 @dataclass(frozen=True, slots=True)
 class Tuning:
-    """Chosen by bench/adaptive.py; the variants that lost are in docs/benchmarks/adaptive.md."""
+    """Chosen with bench/adaptive.py. docs/benchmarks/adaptive.md has the variants that lost."""
 
-    window: int = 200  # runs that a cell remembers
-    trusted: int = 20  # runs from which on a cell stands on its own
+    window: int = 200  # runs that a cell keeps
+    trusted: int = 20  # runs after which a cell ignores the prior
     widest_step: float = math.log(1.10)  # a run
     widest_oom_step: float = math.log(1.25)
     tightest_step: float = math.log(1.03)
-    gain: float = 0.01  # of the level, a covered run
+    gain: float = 0.01  # of the level per covered run
     level_range: tuple[float, float] = (0.3, 1.5)
-    shift_runs: int = 20  # the newest, compared with those before them
-    shift_deviations: float = 4.0  # apart, by their ranks
+    shift_runs: int = 20  # the newest runs, compared with the older ones
+    shift_deviations: float = 4.0  # between their rank sums
     correction_range: tuple[float, float] = (math.log(0.4), math.log(4.0))
 
 
 DEFAULT_TUNING = Tuning()
-# More products and families than a cluster has: past this the one that was quiet for longest goes.
+# More products and families than a cluster has. Beyond this, the cell that was quiet for longest is dropped.
 MAX_CELLS = 64
 
 
 @dataclass(slots=True)
 class CellState:
-    """What one (product, family) has taught. `corrections` are logarithms: of the median, then of the bound at each
-    smaller one of RISKS."""
+    """One (product, family). `corrections` are logarithms: of the median, then of the bound at each smaller risk of
+    RISKS."""
 
     product: str
     family: str
@@ -71,7 +71,7 @@ class CellState:
     shifts: int = 0
 
     def correction(self, risk: float) -> float:
-        """Of the bound: between the table's risks straight on a logarithmic scale, beyond them as at the last."""
+        """Of the bound, interpolated linearly in log(risk) and constant beyond the table."""
         return float(np.interp(math.log(risk), _LOG_RISKS, self.corrections[:0:-1]))
 
     @property
@@ -79,7 +79,7 @@ class CellState:
         return self.corrections[0]
 
     def learn(self, score: Score, risk: float, *, missed: bool, died: bool, prior: float, tuning: Tuning) -> None:
-        """`prior`: what is believed of the cell while it has taught too little itself."""
+        """`prior`: the assumed correction while the cell has too few runs."""
         self.outcomes += 1
         self.misses += missed
         self.ooms += died
@@ -100,14 +100,14 @@ class CellState:
             for target, now in zip(wanted, self.corrections, strict=True)
         ]
         moved = [_clip(now + step, tuning.correction_range) for now, step in zip(self.corrections, steps, strict=True)]
-        # Less risk never means less memory; the median (first) is a matter of its own.
+        # Less risk never means less memory. The median, which comes first, is independent.
         bounds = np.maximum.accumulate(moved[1:])
         self.corrections = tuple(round(float(value), 5) for value in (moved[0], *bounds))
 
     def _aim(self, score: Score, risk: float, tuning: Tuning) -> None:
-        """By the bound that the run would be given now: what it was promised may be older than all that was learned.
+        """Judge the run by the bound that it would get now: its promise may predate everything learned since.
 
-        A run that was stopped below it has proven nothing, and a cell that learns its first runs misses by learning.
+        A run that was stopped below the bound proves nothing. While a cell learns its first runs, misses are expected.
         """
         missed = score.ratio - margin_width(risk) * score.margin > self.correction(risk)
         if len(self.scores) < tuning.trusted or (score.censored and not missed):
@@ -122,13 +122,13 @@ class CellState:
         wanted = []
         for risk in RISKS:
             aimed = risk if risk == MEDIAN_RISK else risk * self.level
-            said = upper_quantile(scored.excess(max(risk, reach)), scored.censored, max(aimed, reach))
-            wanted.append(trust * said + (1.0 - trust) * prior)
+            quantile = upper_quantile(scored.excess(max(risk, reach)), scored.censored, max(aimed, reach))
+            wanted.append(trust * quantile + (1.0 - trust) * prior)
         return wanted
 
 
 def shifted(ratios: Floats, tuning: Tuning) -> bool:
-    """Are the newest runs plainly unlike those before them? By the sum of their ranks (Mann and Whitney)."""
+    """Do the newest runs clearly differ from the older ones? A rank-sum test (Mann and Whitney)."""
     new, old = tuning.shift_runs, len(ratios) - tuning.shift_runs
     if old < new:
         return False
@@ -146,9 +146,9 @@ def _ranks(values: Floats) -> Floats:
 
 
 class Calibrator:
-    """All cells, for one version of the artifact: scores against another model say nothing of this one.
+    """All cells for one version of the artifact: scores against another model do not apply to it.
 
-    `record` belongs to one thread; `adjustment` may be asked from any.
+    `record` belongs to one thread; `adjustment` may be called from any.
     """
 
     def __init__(self, model_version: str, tuning: Tuning = DEFAULT_TUNING) -> None:
@@ -171,13 +171,13 @@ class Calibrator:
         return Adjustment(factor, factor, 0)
 
     def record(self, outcome: Outcome) -> bool:
-        """False: it taught nothing."""
+        """False: there was nothing to learn."""
         score = score_outcome(outcome) if outcome.model_version == self.model_version else None
         if score is None:
             self.ignored += 1
             return False
         key = (str(outcome.product), _cell_family(outcome.family))
-        # Taken out and put back: the dict's order is that of the last word.
+        # Removed and added again, so that the dict is in the order of the last update.
         cell = self._cells.pop(key, None) or CellState(*key)
         prior = self._priors.get(key[0], 0.0)
         died = outcome.ending is Ending.OOM
@@ -193,13 +193,13 @@ class Calibrator:
         return iter(list(self._cells.values()))
 
     def put(self, cells: Sequence[CellState]) -> None:
-        """In place of all that was learned: as it was stored."""
+        """Replace all cells with stored ones."""
         self._cells = {(cell.product, cell.family): cell for cell in cells[-MAX_CELLS:]}
         self._priors = {product: self._prior(product) for product, _ in self._cells}
         self.revision += 1
 
     def _prior(self, product: str) -> float:
-        """What the product's runs say of a family that has not run there: only ever that it takes more."""
+        """For a family that has not run on this product yet. It can only raise a forecast."""
         ratios = [s.ratio for cell in self._cells.values() if cell.product == product for s in cell.scores]
         return max(0.0, round(float(np.median(ratios)), 4)) if len(ratios) >= self._tuning.trusted else 0.0
 
@@ -235,7 +235,7 @@ def cell_json(cell: CellState) -> dict[str, Any]:
 
 
 def read_cell(document: Mapping[str, Any]) -> CellState:
-    """Raises ValueError, KeyError or TypeError for what is no cell."""
+    """Raises ValueError, KeyError or TypeError if the data is damaged."""
     corrections = tuple(float(value) for value in document["corrections"])
     level = float(document["level"])
     if len(corrections) != len(RISKS) or not all(map(math.isfinite, (*corrections, level))):

@@ -1,8 +1,8 @@
-"""Two models beside each other on the same outcomes: the active one, and a candidate that nobody asks yet.
+"""Compares the active model with a candidate on the same outcomes.
 
-Both are judged by what they would have promised at that moment, each with what it had learned by then. The measure is
-the pinball loss of the bound, in logarithms: at a risk of 0.05, falling short by a tenth costs as much as reserving
-nineteen tenths too much. What is too little to tell is not judged.
+Each is judged by what it would have promised at that moment, with what it had learned by then. The measure is the
+pinball loss of the log bound: at a risk of 0.05, falling short by 10 % costs as much as reserving 190 % too much. With
+too few outcomes there is no verdict.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from vramcast.outcomes.outcome import Outcome
 from vramcast.outcomes.run_scores import OOM_EXCESS
 from vramcast.task.run_status import Ending
 
-# Of the last outcomes, as many as a calibrator's cell remembers.
+# As many outcomes as a calibrator's cell keeps.
 WINDOW = 200
-# No worse: a loss by so much higher, or a coverage by so much lower, is chance or worth a newer model.
+# A loss this much higher, or a coverage this much lower, still counts as no worse.
 LOSS_MARGIN = 1.02
 COVERAGE_MARGIN = 0.02
 _UNIT = 1e5
 
 
 class Standing(StrEnum):
-    """Of a candidate; a metric label, so the set is closed."""
+    """A candidate's standing; a metric label, so the set is closed."""
 
     NONE = "none"
     UNUSABLE = "unusable"
@@ -40,13 +40,13 @@ class Standing(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """One model on one outcome. None: the run was not seen to its end, and proves nothing there."""
+    """One model on one outcome. None: the run did not finish, so it proves nothing about that."""
 
     loss: float
     kept: bool
     promised: float  # 1 - risk
-    error: float | None  # log of observed over median, without its sign
-    reserved: float | None  # log of promise over observed
+    error: float | None  # |log(observed / median)|
+    reserved: float | None  # log(promise / observed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,20 +61,20 @@ class Figures:
     over_reservation_ratio: float
 
 
-def retell(outcome: Outcome, said: Forecast) -> Outcome:
-    """The run as it would have been judged under another promise."""
+def restate(outcome: Outcome, forecast: Forecast) -> Outcome:
+    """The outcome as if this forecast had been promised."""
     died = outcome.ending is Ending.OOM
-    # With more than what it died at, it is not known whether it would have died.
-    spared = died and said.bound_bytes > outcome.peak_bytes
+    # With a larger promise, the run might have survived.
+    spared = died and forecast.bound_bytes > outcome.peak_bytes
     return replace(
         outcome,
-        family=said.family,
-        model_version=said.model_version,
-        risk=said.risk,
-        median_bytes=said.median_bytes,
-        bound_bytes=said.bound_bytes,
+        family=forecast.family,
+        model_version=forecast.model_version,
+        risk=forecast.risk,
+        median_bytes=forecast.median_bytes,
+        bound_bytes=forecast.bound_bytes,
         ending=Ending.FAILED if spared else outcome.ending,
-        adjustment=said.adjustment,
+        adjustment=forecast.adjustment,
     )
 
 
@@ -102,7 +102,7 @@ class Comparison:
         return len(self.candidate)
 
     def add(self, active: Outcome, candidate: Outcome) -> None:
-        """The same run, as each of them would have promised."""
+        """The same run, restated for each model."""
         self.active.append(judge(active))
         self.candidate.append(judge(candidate))
 
@@ -134,12 +134,12 @@ def _median(values: Iterable[float | None]) -> float:
 
 
 def _rounded(value: float) -> float:
-    """What is stored is what was judged."""
+    """What is stored is exactly what was judged."""
     return round(value * _UNIT) / _UNIT
 
 
 def comparison_json(comparison: Comparison) -> dict[str, list[Any]]:
-    """Flat and whole numbers: there are hundreds of them in a ConfigMap."""
+    """Flat lists of integers, because a ConfigMap holds hundreds of them."""
     return {
         name: [part for verdict in verdicts for part in _pack(verdict)]
         for name, verdicts in (("active", comparison.active), ("candidate", comparison.candidate))
@@ -147,13 +147,13 @@ def comparison_json(comparison: Comparison) -> dict[str, list[Any]]:
 
 
 def read_comparison(document: Mapping[str, Sequence[Any]]) -> Comparison:
-    """Raises ValueError, KeyError or TypeError for what is none."""
+    """Raises ValueError, KeyError or TypeError if the data is damaged."""
     comparison = Comparison()
     for name, verdicts in (("active", comparison.active), ("candidate", comparison.candidate)):
         parts = document[name]
         verdicts.extend(_unpack(*parts[start : start + 5]) for start in range(0, len(parts), 5))
     if len(comparison.active) != len(comparison.candidate):
-        raise ValueError("active model and candidate: expected as many outcomes of each")
+        raise ValueError("active and candidate: expected the same number of outcomes")
     return comparison
 
 

@@ -1,8 +1,8 @@
-"""How far, and how surely, this cluster's runs are from what the artifact was calibrated on.
+"""How far this cluster's runs are from those that the artifact was calibrated on, and how certain that is.
 
-Calibration makes up for a drift, so that coverage alone does not show it. Here the remembered runs are held against
-the artifact's own median and bound: half of them should stay below the one, 95 % below the other. Far without sure is
-chance, sure without far is nothing worth a retraining: an alert wants both.
+Calibration corrects drift, so coverage alone does not show it. Here recent runs are compared with the artifact's own
+median and bound: half should stay below the one, 95 % below the other. A large distance may be chance, and a certain
+but small one is not worth retraining. An alert needs both.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from vramcast.outcomes.calibration import CellState
 from vramcast.outcomes.run_scores import MARGIN_RISK, Scored, gather, survival, upper_quantile
 
 _HALF = 0.5
-# Fewer runs than this say nothing: one of them would be a deviation.
+# With fewer runs, a single one would look like drift.
 LEAST_RUNS = 20
 
 
 @dataclass(frozen=True, slots=True)
 class Drift:
-    """`ratio`: the typical run over the artifact's median, and `coverage`: the share that its own bound at a risk of
-    0.05 would have held. `deviations`: by how many standard deviations of chance that is not what it should be."""
+    """`ratio`: the typical run over the artifact's median. `coverage`: the share of runs within its own bound at a risk
+    of 0.05. `deviations`: the distance from what is expected, in standard deviations."""
 
     runs: int
     ratio: float
@@ -32,7 +32,7 @@ class Drift:
 
 
 def measure_drift(cell: CellState) -> Drift:
-    """Of the runs that the cell remembers: after a shift, of those since then."""
+    """Of the runs in the cell; after a shift, only of those since then."""
     if not cell.scores:
         return Drift(0, 1.0, 1.0, 0.0)
     scored = gather(cell.scores)
@@ -48,9 +48,9 @@ def measure_drift(cell: CellState) -> Drift:
 
 
 def _above(scored: Scored, risk: float) -> tuple[float, float]:
-    """The share above the artifact's bound at `risk`, and how many deviations that is from `risk`."""
+    """The share above the artifact's bound at `risk`, and its distance from `risk` in standard deviations."""
     excess = scored.excess(risk)
     share = survival(excess, scored.censored)
-    # A run that was stopped below the bound proves nothing about it.
+    # A run that was stopped below the bound proves nothing.
     telling = int(np.count_nonzero(~scored.censored | (excess > 0)))
     return share, (share - risk) / math.sqrt(risk * (1.0 - risk) / max(telling, 1))

@@ -1,7 +1,6 @@
-"""From a telemetry poll to what it means: unmanaged memory on every node, and what each pod was seen to use.
+"""What a telemetry poll means: unmanaged memory on every node, and the memory that each pod used.
 
-Works on what it is given and keeps only what was on each GPU before our pods came, so that it can run beside the
-decisions instead of in their way.
+It works on copies and keeps only what was on each GPU before vramcast's pods came, so it can run on a worker.
 """
 
 from __future__ import annotations
@@ -17,13 +16,13 @@ from vramcast.outcomes.readings import Device, Fault, Frame, PodValues, Reading
 from vramcast.outcomes.tenancy import Tenancy, Tenant
 from vramcast.placement.gpus import NodeGpus
 
-# FB_USED may include what the driver keeps for itself, which the usable size does not.
+# Used memory may include the driver's reserve, which the usable size does not.
 _SLACK_MIB = 2048
 
 
 @dataclass(frozen=True, slots=True)
 class Sighting:
-    """One pod at one moment. `used_mib` None: it was there, and could not be told from its neighbours."""
+    """One pod at one moment. `used_mib` None: it could not be told apart from its neighbours."""
 
     uid: PodUid
     at: float
@@ -33,7 +32,7 @@ class Sighting:
 
 @dataclass(slots=True)
 class Findings:
-    """`unmanaged_mib`: by node, as of the newest sample, with its time."""
+    """`unmanaged_mib`: by node, from its newest sample, with the time of that sample."""
 
     unmanaged_mib: dict[NodeName, tuple[float, tuple[int, ...]]] = field(default_factory=dict)
     sightings: list[Sighting] = field(default_factory=list)  # in the order of time
@@ -42,7 +41,7 @@ class Findings:
 
 
 class Observer:
-    """One thread at a time. `before`: what was on each GPU when none of our pods was."""
+    """For one thread at a time. `_before`: what was on each GPU while none of vramcast's pods was."""
 
     def __init__(self, pod_values: PodValues = PodValues.AUTO) -> None:
         self._pod_values = pod_values
@@ -75,7 +74,7 @@ class Observer:
         return findings
 
     def _believe(self, node: NodeGpus, reading: Reading, faults: Counter[Fault]) -> bool:
-        """More than the GPU has is another unit, or another GPU."""
+        """A value above the GPU's size has another unit, or is another GPU's."""
         size_mib = _size_mib(node, reading.device)
         if size_mib is None:
             faults[Fault.NO_GPU] += 1
@@ -87,7 +86,7 @@ class Observer:
 
 
 def _moments(readings: Sequence[Reading]) -> Iterator[tuple[tuple[NodeName, float], list[Reading]]]:
-    """An exporter's values of one scrape have one time. Readings come sorted by time."""
+    """All values of one scrape have the same timestamp."""
     ordered = sorted(readings, key=lambda reading: (reading.at, reading.node))
     for (at, node), group in groupby(ordered, key=lambda reading: (reading.at, reading.node)):
         yield (node, at), list(group)

@@ -1,4 +1,4 @@
-"""What became of a pod that was forecast: the one noun between telemetry, accuracy and calibration."""
+"""The result of a run. Telemetry produces outcomes; accuracy and calibration consume them."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from vramcast.task.run_status import Ending
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """One finished run, counted once. Memory is on one GPU (the fullest of the pod's), as the driver shows it."""
+    """One finished run, counted once. Memory is on the pod's fullest GPU, as the driver reports it."""
 
     uid: PodUid
     pod: str  # namespace/name
-    owner: str  # what made the pod ("Job/train-7"), "" for a bare pod; with the fingerprint it knows a return
+    owner: str  # what made the pod ("Job/train-7"), or "" for a bare pod
     fingerprint: str  # of the task description
     family: str  # the task's architecture, as calibration cells name it
-    level: str  # how it was described: name, summary, profile
+    level: str  # of description: name, summary, profile
     product: Product
     model_version: str
     risk: float
@@ -29,9 +29,9 @@ class Outcome:
     ended_at: float  # seconds since the epoch
     gpu_utilization_forecast: float | None = None
     gpu_utilization_observed: float | None = None
-    adjustment: Adjustment = UNADJUSTED  # what had been learned by then, in median and bound
+    adjustment: Adjustment = UNADJUSTED  # already applied to median and bound
 
     @property
     def covered(self) -> bool:
-        """Did the promise hold? A run that died of OOM needed more than it was promised, whatever was seen of it."""
+        """Was the promise enough? For a run that died of OOM it was not, whatever telemetry saw."""
         return self.ending is not Ending.OOM and self.peak_bytes <= self.bound_bytes

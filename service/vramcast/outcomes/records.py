@@ -1,7 +1,7 @@
-"""The last measured runs with what their pods said of them: what a model can be trained on.
+"""The latest measured runs with their tasks: training data for a model.
 
-Bounded by their number and by the profiles among them; older ones go first. Nothing is stored: after a restart they
-are measured again, as far as the API server still has the pods and Prometheus their history.
+Their number and the size of their profiles are bounded; the oldest are dropped first. Nothing is stored: after a
+restart they are measured again, if the API server still has the pods and Prometheus their history.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from vramcast.task.task import FIELD_NAMES, Task
 from vramcast.task.vocabulary import KEYS, Level
 
 MOST_PROFILE_BYTES = 32 << 20
-# How a task is placed says nothing of what it takes, and a profile is kept beside.
+# Placement does not change what a task uses, and profiles are stored separately.
 _LEFT_OUT = frozenset({"share", "gpus", "max-oom-risk", "gpu-memory", "profile"})
 _DEFAULTS = {field.name: field.default for field in fields(Task)}
 
@@ -29,17 +29,17 @@ class ObservedRun:
 
     @property
     def key(self) -> str:
-        """Tells runs apart, and tells nobody whose it was."""
+        """Distinguishes runs without naming their owner."""
         return short_hash(self.outcome.uid)
 
 
 class ObservedRuns:
-    """One thread. `most` 0: nothing is kept."""
+    """Belongs to one thread. `most` 0: keep nothing."""
 
     def __init__(self, most: int, most_profile_bytes: int = MOST_PROFILE_BYTES) -> None:
         self._most, self._most_profile_bytes = most, most_profile_bytes
         self._runs: dict[str, ObservedRun] = {}
-        self._profiles: dict[str, str] = {}  # many runs, one text
+        self._profiles: dict[str, str] = {}  # shared by many runs
         self._uses: Counter[str] = Counter()
         self._profile_bytes = 0
 
@@ -58,7 +58,7 @@ class ObservedRuns:
         return self._most > 0
 
     def add(self, outcome: Outcome, task: Task) -> None:
-        """Once for each pod. The user's own number describes nothing, so such runs are left out."""
+        """Once per pod. A task with only the user's own number describes no network, so it is left out."""
         if not self.keeps or outcome.uid in self._runs or task.level is Level.GIVEN:
             return
         if task.profile is not None:
@@ -87,7 +87,7 @@ def short_hash(text: str) -> str:
 
 
 def task_words(task: Task) -> dict[str, str]:
-    """The annotations that describe the task, without their prefix: `parse_task` reads the same task from them."""
+    """The annotations that describe the task, without prefix. `parse_task` reads the same task from them."""
     words = {}
     for name in KEYS:
         field = FIELD_NAMES.get(name, name.replace("-", "_"))
@@ -105,7 +105,7 @@ def _word(value: Any) -> str:
 
 
 def run_json(run: ObservedRun, *, named: bool) -> dict[str, Any]:
-    """`named`: with the pod's namespace and name."""
+    """`named`: include the pod's namespace and name."""
     outcome, task = run.outcome, run.task
     return {
         "run": run.key,

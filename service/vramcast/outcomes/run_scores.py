@@ -1,8 +1,8 @@
-"""Finished runs as scores, some of them only floors, and the quantile that a next run stays below.
+"""Finished runs as scores, and the quantile that the next run stays below.
 
-A score is by how much a run exceeded the artifact's median, in logarithms, beside the margin that the artifact's own
-bound had left. A run that died of OOM, or was stopped half way, would have gone higher: its score is censored, and its
-share counts for the scores above it (Kaplan and Meier's estimate).
+A score is log(peak / the artifact's median), together with the margin of the artifact's own bound. A run that died of
+OOM, or was stopped half way, would have gone higher: its score is censored, and the Kaplan-Meier estimate gives its
+share to the scores above it.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from vramcast.task.run_status import Ending
 
 Floats = NDArray[np.float64]
 
-# A margin at one risk in terms of that at another: their usual proportions, the margin at a risk of 0.05 being 1.
+# Typical margins at these risks, relative to the margin at a risk of 0.05.
 _RISKS = tuple(math.log(risk) for risk in (0.001, 0.01, 0.05, 0.1, 0.5))
 _WIDTHS = (2.4, 1.8, 1.0, 0.7, 0.0)
 _LEAST_WIDTH = 0.05
-MARGIN_RISK = 0.05  # that of a score's margin
-# Who died of OOM needed more than what it died at; by so much it is believed to have been.
+MARGIN_RISK = 0.05  # the risk of a score's margin
+# A run that died of OOM needed more than it had. This much more is assumed.
 OOM_EXCESS = math.log(1.1)
-# No run takes a hundredth or a hundredfold of its forecast: telemetry does.
+# A ratio beyond this is an error of telemetry, not of the forecast.
 _LARGEST_RATIO = math.log(100.0)
 
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """Rounded when made, so that what is stored is what was used."""
+    """Rounded when made, so that stored scores are exactly those that were used."""
 
     ratio: float  # log(peak / the artifact's median)
     margin: float  # log(the artifact's bound at a risk of 0.05 / its median)
@@ -41,14 +41,14 @@ class Score:
 
 @dataclass(frozen=True, slots=True)
 class Scored:
-    """Many of them, as arrays of shape (scores,)."""
+    """Many scores as arrays of shape (scores,)."""
 
     ratio: Floats
     margin: Floats
     censored: NDArray[np.bool_]
 
     def excess(self, risk: float) -> Floats:
-        """By how much each run exceeded the artifact's bound at `risk`, in logarithms."""
+        """log(peak / the artifact's bound at `risk`) of each run."""
         return self.ratio - margin_width(risk) * self.margin
 
 
@@ -76,14 +76,14 @@ def score_outcome(outcome: Outcome) -> Score | None:
 
 
 def margin_width(risk: float) -> float:
-    """Between the table's risks, straight on a logarithmic scale."""
+    """Interpolated linearly in log(risk)."""
     return float(np.interp(math.log(risk), _RISKS, _WIDTHS))
 
 
 def upper_quantile(values: Floats, censored: NDArray[np.bool_], risk: float) -> float:
-    """What the next run exceeds with probability `risk` at most; the largest where there are too few to say.
+    """The value that the next run exceeds with a probability of at most `risk`; the largest if there are too few runs.
 
-    The next run stands among the others, above them all: that keeps the risk with any number of runs.
+    The next run is counted as one more run above all others, which keeps the risk for any number of runs.
     """
     order = np.lexsort((censored, values))
     at_risk = len(values) + 1.0 - np.arange(len(values))
@@ -93,7 +93,7 @@ def upper_quantile(values: Floats, censored: NDArray[np.bool_], risk: float) -> 
 
 
 def survival(values: Floats, censored: NDArray[np.bool_]) -> float:
-    """The share of runs above 0, by the same estimate, of the runs alone."""
+    """The share of these runs above 0, by the same estimate."""
     order = np.lexsort((censored, values))
     at_risk = len(values) - np.arange(len(values))
     ended = ~censored[order] & (values[order] <= 0)

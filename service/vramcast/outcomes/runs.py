@@ -1,7 +1,7 @@
-"""Runs: what each pod that was promised memory really took, from the first sample to the last.
+"""Runs: what each pod with a promise really used, from the first sample to the last.
 
-A run ends as an outcome, or as one that could not be measured, and both are counted once. Measured is a run that
-telemetry saw most of and could tell apart from its neighbours; an out-of-memory needs no telemetry to be one.
+A run ends as an outcome or as unmeasured, and counts once either way. To be measured, telemetry must have seen most of
+it and told it apart from its neighbours. An OOM is an outcome even without telemetry.
 """
 
 from __future__ import annotations
@@ -14,26 +14,26 @@ from vramcast.names import PodUid, Product
 from vramcast.outcomes.attribution import LEAST_USED_MIB
 from vramcast.task.pod import PodRecord
 
-# A run whose samples were unclear more often than this is not measured.
+# A run with a larger share of ambiguous samples is not measured.
 _MOST_UNCLEAR = 0.1
-# Nor is one of which telemetry saw less than this part.
+# Nor is a run of which telemetry saw a smaller part.
 _LEAST_SEEN = 0.5
 
 
 class Unmeasured(StrEnum):
-    """Why a run is no outcome; a metric label, so the set is closed."""
+    """Why a run has no outcome; a metric label, so the set is closed."""
 
     TOO_SHORT = "too_short"
     NO_TELEMETRY = "no_telemetry"
     PARTLY_SEEN = "partly_seen"
-    UNUSED = "unused"  # it never took memory on its GPU
-    UNCLEAR = "unclear"  # on a GPU with others, and nothing says what was whose
-    UNKNOWN_END = "unknown_end"  # it is gone, and nobody could be asked how it ended
+    UNUSED = "unused"  # it never used GPU memory
+    UNCLEAR = "unclear"  # it shared its GPU, and nothing shows which memory was its own
+    UNKNOWN_END = "unknown_end"  # it is gone, and the API server did not show how it ended
 
 
 @dataclass(slots=True)
 class Run:
-    """One pod's run, as far as it was seen. `gap_seconds`: samples further apart leave a hole."""
+    """One pod's run so far. `gap_seconds`: samples further apart leave a gap."""
 
     pod: PodRecord
     since: float
@@ -52,24 +52,24 @@ class Run:
     last_at: float | None = None
 
     def observe(self, at: float, used_mib: int, utilization: float | None) -> None:
-        """Samples come in order; one that is not newer than the last was seen already."""
+        """Samples come in order. One that is not newer than the last is a duplicate."""
         if not self._is_news(at):
             return
         self.clear += 1
         self.last_mib = used_mib
         self.peak_mib = max(self.peak_mib, used_mib)
-        # Before its first byte on the GPU the pod pulled its image: no part of its utilization.
+        # Until it uses GPU memory, the pod is pulling its image or starting.
         if utilization is not None and used_mib:
             self.utilization_sum += utilization
             self.utilization_count += 1
 
     def miss(self, at: float) -> None:
-        """It was there, and could not be told from its neighbours."""
+        """The pod was there but could not be told apart from its neighbours."""
         if self._is_news(at):
             self.unclear += 1
 
     def judge(self, ended_at: float, min_run_seconds: float) -> Unmeasured | None:
-        """None: it is measured."""
+        """None: the run is measured."""
         lasted = ended_at - self.since
         if lasted < min_run_seconds:
             return Unmeasured.TOO_SHORT
@@ -88,14 +88,14 @@ class Run:
     def _is_news(self, at: float) -> bool:
         if at < self.since or (self.last_at is not None and at <= self.last_at):
             return False
-        # A sample stands for the time up to it, and where there was a hole for no more than a gap.
+        # A sample covers the time since the last one, up to the length of a gap.
         self.seen_seconds += min(at - (self.since if self.last_at is None else self.last_at), self.gap_seconds)
         self.last_at = at
         return True
 
 
 class Counted:
-    """The pods that are counted already, the last of them: a restart must not count them again."""
+    """The latest pods that were counted, so that a restart does not count them again."""
 
     def __init__(self, most: int = 2048) -> None:
         self._most = most

@@ -1,4 +1,4 @@
-"""Who was on which GPU, and when: what telemetry shows is laid to whoever was there at the time of the sample."""
+"""Which pods were on which GPU, and when, so that a sample can be attributed to them."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ class Tenant:
     node: NodeName
     shared: bool
     count: int
-    gpu_indices: tuple[int, ...]  # none: not known which
+    gpu_indices: tuple[int, ...]  # empty: unknown
     promised_mib: int | None  # None: undescribed
     since: float
     until: float | None = None
 
 
 class Tenancy:
-    """`lag_seconds`: how much older than its time a sample's value may be, so how long the dead still show."""
+    """`lag_seconds`: how much older than its timestamp a value may be, and so how long an ended pod still shows."""
 
     def __init__(self, lag_seconds: float) -> None:
         self._lag_seconds = lag_seconds
@@ -37,7 +37,7 @@ class Tenancy:
         return len(self._present)
 
     def update(self, promises: Iterable[Promise], now: float, since: Callable[[Promise], float]) -> None:
-        """As the ledger has it now; `since` is asked once for each. A pod that is not in it any more has left."""
+        """Match the ledger: pods without a promise have left. `since` is called once per pod."""
         seen = {promise.uid: promise for promise in promises}
         for uid in self._present.keys() - seen.keys():
             self.leave(uid, now)
@@ -47,7 +47,7 @@ class Tenancy:
             self._present[uid] = tenant_of(promise, since(promise) if moved or known is None else known.since)
 
     def enter(self, tenant: Tenant) -> None:
-        """One whose time is known better than by when it was first seen."""
+        """Add a tenant whose start is known exactly."""
         self._present[tenant.uid] = tenant
 
     def leave(self, uid: PodUid, at: float) -> None:
@@ -56,7 +56,7 @@ class Tenancy:
             self._past.setdefault(tenant.node, []).append(replace(tenant, until=at))
 
     def forget_before(self, at: float) -> None:
-        """Nobody will ask about the time before."""
+        """Drop tenants that no later sample can concern."""
         for node, past in list(self._past.items()):
             kept = [tenant for tenant in past if tenant.until is None or tenant.until + self._lag_seconds >= at]
             if kept:
@@ -65,14 +65,14 @@ class Tenancy:
                 del self._past[node]
 
     def by_node(self) -> dict[NodeName, list[Tenant]]:
-        """Present and recently gone, once per look: the samples of a look are laid to them by `at`."""
+        """Present and recently gone tenants, for the samples of one poll."""
         found: dict[NodeName, list[Tenant]] = {node: list(past) for node, past in self._past.items()}
         for tenant in self._present.values():
             found.setdefault(tenant.node, []).append(tenant)
         return found
 
     def there(self, tenants: Iterable[Tenant], at: float) -> Iterator[Tenant]:
-        """Of these, who may show in a sample of that time."""
+        """Those of the tenants that a sample of that time may show."""
         for tenant in tenants:
             if tenant.since <= at and (tenant.until is None or at <= tenant.until + self._lag_seconds):
                 yield tenant

@@ -1,4 +1,4 @@
-"""What the world outside reports, as values: the only way in which the cluster changes the state."""
+"""Changes of the cluster as values. Nothing else changes the state from outside."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class NodeGone:
 
 @dataclass(frozen=True, slots=True)
 class NodesListed:
-    """A complete list: nodes that are not in it are gone. Follows the NodeSeen of its members."""
+    """A complete list: nodes missing from it are gone. Comes after the NodeSeen of its members."""
 
     names: frozenset[NodeName]
 
@@ -38,7 +38,7 @@ class PodGone:
 
 @dataclass(frozen=True, slots=True)
 class PodsListed:
-    """A complete list: pods that are not in it are gone, unless bound after the list began (monotonic clock)."""
+    """A complete list: pods missing from it are gone, unless bound after the list began (monotonic clock)."""
 
     uids: frozenset[PodUid]
     listed_at: float
@@ -46,7 +46,7 @@ class PodsListed:
 
 @dataclass(frozen=True, slots=True)
 class UnmanagedMemorySeen:
-    """Memory on a node's GPUs, by index, that belongs to no pod of ours."""
+    """Memory in use on a node's GPUs, by index, that no promise accounts for."""
 
     name: NodeName
     used_mib: tuple[int, ...]

@@ -1,6 +1,6 @@
-"""Why a node cannot take a pod: data first, words last.
+"""Why a node cannot take a pod.
 
-kube-scheduler groups nodes by identical text, so a reason's words hold nothing that differs from node to node.
+kube-scheduler groups nodes by identical text, so a reason contains nothing that differs from node to node.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from vramcast.task.quantity import human_mib
 
 
 class Reason(IntEnum):
-    """Codes are small integers because they are swept as an array, one per node. 0 is a fit.
+    """Small integers, because they are handled as an array with one entry per node. 0 is a fit.
 
-    The order is the order of the checks: a node is told the first that holds.
+    The order is that of the checks: a node gets the first reason that applies.
     """
 
     FITS = 0
@@ -33,7 +33,7 @@ class Reason(IntEnum):
 
     @property
     def label(self) -> str:
-        """As it stands in metrics and in JSON."""
+        """As in metrics and JSON."""
         return self.name.lower()
 
 

@@ -43,7 +43,7 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """What a bind wrote onto the pod: its GPUs by index (none where the kubelet picks) and the need on each."""
+    """Written by bind: the GPUs by index (none where the kubelet picks) and the need on each."""
 
     gpu_indices: tuple[int, ...]
     reserved_mib: int
@@ -51,7 +51,7 @@ class Assignment:
 
 @dataclass(frozen=True, slots=True)
 class PodRecord:
-    """One pod, parsed once when it is first seen."""
+    """One pod as decisions see it, parsed once."""
 
     uid: PodUid
     namespace: str
@@ -64,7 +64,7 @@ class PodRecord:
     finished: bool = False
     resource_version: str = ""
     owner: str = ""  # what made it, such as Job/train-7
-    run: RunFacts | None = None  # of a pod that has a node
+    run: RunFacts | None = None  # of a bound pod
 
     @property
     def key(self) -> str:
@@ -72,7 +72,7 @@ class PodRecord:
 
     @property
     def matters(self) -> bool:
-        """Does it take, or say anything about, a GPU?"""
+        """Does it use or describe a GPU?"""
         return self.ask is not None or self.task is not None or self.invalid is not None or self.assignment is not None
 
 
@@ -97,7 +97,7 @@ def read_pod(
     owner: str = "",
     run: RunFacts | None = None,
 ) -> PodRecord:
-    """Never raises: mistakes in the annotations come back as `invalid`."""
+    """Never raises: mistakes in the annotations are returned as `invalid`."""
     devices = _pod_devices(containers)
     task: Task | None = None
     ask = next((Ask(Resource(resource), count) for resource, count in devices.items()), None)
@@ -113,13 +113,13 @@ def read_pod(
         task = None
     assignment = _read_assignment(annotations) if node else None
     if ask is None and assignment is not None and assignment.gpu_indices:
-        # Annotations can be edited after the bind; what the bind wrote still says what the pod was given.
+        # Someone edited the annotations after the bind. What bind wrote still shows what the pod was given.
         ask = Ask(SHARED_GPU, len(assignment.gpu_indices))
     return PodRecord(uid, namespace, name, task, ask, invalid, node, assignment, finished, resource_version, owner, run)
 
 
 def _pod_devices(containers: Iterable[ContainerDevices]) -> dict[str, int]:
-    """As the scheduler counts: init containers run one after another, sidecars stay beside all that follows."""
+    """As the scheduler counts: init containers run one after another, sidecars run alongside everything after them."""
     running: dict[str, int] = {}
     peak: dict[str, int] = {}
     sidecars: dict[str, int] = {}
@@ -166,7 +166,7 @@ def _described_ask(task: Task, devices: Mapping[str, int]) -> Ask:
 
 
 def _read_assignment(annotations: Mapping[str, str]) -> Assignment | None:
-    """What an earlier bind wrote. Unreadable is as good as absent: the pod then counts at its forecast."""
+    """Written by an earlier bind. If it is unreadable, the pod counts at its forecast."""
     reserved = annotations.get(Written.RESERVED_MEMORY)
     if not reserved:
         return None
@@ -226,7 +226,7 @@ NO_METADATA: Final = Metadata()
 
 
 def to_record(pod: Pod) -> PodRecord:
-    """The pod as decisions see it. Never raises."""
+    """Never raises."""
     metadata = pod.metadata or NO_METADATA
     spec = pod.spec
     phase = pod.status.phase if pod.status else None
@@ -237,7 +237,7 @@ def to_record(pod: Pod) -> PodRecord:
         metadata.annotations or {},
         _devices(spec) if spec else (),
         NodeName(spec.node_name) if spec and spec.node_name else None,
-        # A deletionTimestamp finishes nothing: the containers run, and use their GPU, until the object is gone.
+        # Not the deletionTimestamp: containers run, and use their GPU, until the object is gone.
         phase in FINISHED,
         metadata.resource_version or "",
         _owner(metadata),
@@ -253,7 +253,7 @@ def _owner(metadata: Metadata) -> str:
 
 
 def parse_count(value: object) -> int:
-    """How many devices a quantity asks for, rounded up; 0 where it is no quantity at all."""
+    """Devices that a quantity asks for, rounded up; 0 if it is not a quantity."""
     if isinstance(value, str) and value.isascii() and value.isdecimal() and len(value) < 8:
         return min(int(value), MAX_COUNT)
     if isinstance(value, bool) or not isinstance(value, str | int | float):
@@ -266,7 +266,7 @@ def parse_count(value: object) -> int:
 
 
 def _devices(spec: PodSpec) -> Iterator[ContainerDevices]:
-    # Init containers first: a sidecar among them runs beside all that follow it.
+    # Init containers first: a sidecar among them runs alongside all that follow.
     for container in spec.init_containers or ():
         if container and (devices := _container_devices(container)):
             yield ContainerDevices(devices, init=True, restartable=container.restart_policy == "Always")
@@ -279,6 +279,6 @@ def _container_devices(container: Container) -> dict[str, int]:
     resources = container.resources
     if resources is None:
         return {}
-    # For devices the API server makes both equal; a manifest that was never sent to it may name either.
+    # The API server sets both to the same value for devices. A manifest that it never saw may have only one.
     asked = {**(resources.requests or {}), **(resources.limits or {})}
     return {name: parse_count(value) for name, value in asked.items() if is_gpu_resource(name)}

@@ -22,21 +22,21 @@ _SUFFIXES: dict[str, Fraction] = {
 }
 _QUANTITY = re.compile(
     r"(?P<number>[+-]?(?:\d+(?:\.\d*)?|\.\d+))(?:[eE](?P<exponent>[+-]?\d{1,3})|(?P<suffix>[a-zA-Z]{0,2}))",
-    re.ASCII,  # other scripts have digits too, and Kubernetes reads none of them
+    re.ASCII,  # Kubernetes accepts only ASCII digits
 )
 
-# What people write for a unit that Kubernetes spells otherwise.
+# Common misspellings of Kubernetes units.
 _COMMON_MISTAKES = {
     "kb": "k", "mb": "M", "gb": "G", "tb": "T", "kib": "Ki", "mib": "Mi", "gib": "Gi", "tib": "Ti",
     "g": "G", "t": "T", "gi": "Gi", "mi": "Mi", "ki": "Ki", "ti": "Ti", "b": "",
 }  # fmt: skip
 
-# No quantity in Kubernetes needs more: longer input is an attack on the Fraction arithmetic, not a number.
+# Longer input is an attack on the Fraction arithmetic, not a number.
 MAX_LENGTH = 40
 
 
 def parse_quantity(text: str) -> Fraction:
-    """The exact value; ValueError says what is wrong and, where it can be guessed, what was meant."""
+    """The exact value. ValueError names the mistake and, if it can be guessed, the correct spelling."""
     stripped = text.strip()
     if len(stripped) > MAX_LENGTH:
         raise ValueError("a Kubernetes quantity such as 16Gi, at most 40 characters long")
@@ -63,7 +63,7 @@ def ceil_div(value: int | Fraction, unit: int) -> int:
 
 
 def format_mib(mib: int) -> str:
-    """The shortest exact quantity: what is written into annotations."""
+    """The shortest exact quantity, as written into annotations."""
     return f"{mib // 1024}Gi" if mib and mib % 1024 == 0 else f"{mib}Mi"
 
 
@@ -77,6 +77,6 @@ def _did_you_mean(text: str) -> str:
     meant = _COMMON_MISTAKES.get(match[2].lower()) if match else None
     if match is None or meant is None:
         return ""
-    # 16 GB on a GPU's box are 16Gi, and 16G is 7 % less.
+    # GPU vendors write 16 GB and mean 16Gi, which is 7 % more than 16G.
     binary = f" or {match[1]}{meant}i, as GPUs are sized?" if meant in ("M", "G", "T") else ""
     return f" (did you mean {match[1]}{meant}?{binary})"

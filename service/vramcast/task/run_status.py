@@ -1,4 +1,4 @@
-"""How a run went, as its pod tells: when it began and ended, whether the GPU's memory was what it died of."""
+"""What a pod shows about its run: when it began and ended, and whether it ran out of GPU memory."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ class Ending(StrEnum):
     """How a run ended; a metric label, so the set is closed."""
 
     SUCCEEDED = "succeeded"
-    FAILED = "failed"  # of something else than GPU memory
-    OOM = "oom"  # the GPU's memory did not suffice: `peak_bytes` is a floor of what it needed
-    STOPPED = "stopped"  # deleted while it ran
+    FAILED = "failed"  # for another reason than GPU memory
+    OOM = "oom"  # out of GPU memory: the observed peak is less than it needed
+    STOPPED = "stopped"  # deleted while running
 
 
 @dataclass(frozen=True, slots=True)
 class RunFacts:
-    """What a bound pod's status and annotations tell of its run. Times: seconds since the epoch."""
+    """From a bound pod's status and annotations. Times are seconds since the epoch."""
 
     started_at: float | None = None
     ended_at: float | None = None
-    ending: Ending | None = None  # None: it runs, or nothing says
+    ending: Ending | None = None  # None: still running, or unknown
     exit_code: int | None = None
-    median_mib: int | None = None  # as it was forecast
+    median_mib: int | None = None  # forecast
     model_version: str = ""
-    utilization: float | None = None  # as it was forecast
-    adjustment: str = ""  # by which calibration had moved the forecast
-    observed_mib: int | None = None  # by the job itself
+    utilization: float | None = None  # forecast
+    adjustment: str = ""  # of the forecast by calibration
+    observed_mib: int | None = None  # reported by the job itself
 
 
 class Terminated(msgspec.Struct, frozen=True, gc=False, rename="camel"):
@@ -62,7 +62,7 @@ class PodStatus(msgspec.Struct, frozen=True, gc=False, rename="camel"):
 
 
 def read_run(status: PodStatus | None, annotations: Mapping[str, str]) -> RunFacts:
-    """Never raises: what cannot be read is as good as not there."""
+    """Never raises: unreadable values count as absent."""
     status = status or PodStatus()
     ends = list(_terminations(status, last=False))
     ended_at = max((at for end in ends if (at := _epoch(end.finished_at)) is not None), default=None)
@@ -82,7 +82,7 @@ def read_run(status: PodStatus | None, annotations: Mapping[str, str]) -> RunFac
 
 def _ending(status: PodStatus, annotations: Mapping[str, str]) -> Ending | None:
     if annotations.get(OUT_OF_MEMORY) == "true" or _out_of_memory(status):
-        # Also of a container that was started again: the promise did not hold, whatever came after.
+        # Even if the container was restarted and succeeded: the promise was too small.
         return Ending.OOM
     return {"Succeeded": Ending.SUCCEEDED, "Failed": Ending.FAILED}.get(status.phase or "")
 

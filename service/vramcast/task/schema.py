@@ -1,7 +1,7 @@
-"""The vocabulary as a JSON Schema for a pod's annotations: what editors and admission checks can use.
+"""The vocabulary as a JSON Schema for a pod's annotations, for editors and admission checks.
 
-It knows every key, the form of every value, what is enough for a forecast and what contradicts what. It is stricter
-than the parser in spelling (`fp16`, not `FP16`) and knows no ranges of numbers: `vramcast annotate --check` does.
+It covers every key, the form of every value, what a forecast needs and what contradicts what. It is stricter than the
+parser in spelling (`fp16`, not `FP16`) and does not check ranges of numbers; `vramcast annotate --check` does.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _Schema = dict[str, Any]
 
 
 def annotations_schema(also_known: tuple[str, ...]) -> _Schema:
-    """`also_known`: annotations of ours that describe no task, such as those that vramcast writes itself."""
+    """`also_known`: vramcast.dev/ annotations that describe no task, such as those that vramcast writes."""
     names = [key.annotation for key in KEYS.values()]
     ours = {"anyOf": [{"not": {"pattern": f"^{PREFIX}"}}, {"enum": [*names, *also_known]}]}
     return {
@@ -40,7 +40,7 @@ def _value(key: Key) -> _Schema:
 
 
 def _enough(names: list[str]) -> _Schema:
-    """A pod that says nothing is fine; one that says something must say enough."""
+    """A pod may have no description. If it has one, it must be complete."""
     return {
         "if": {"anyOf": [{"required": [name]} for name in names]},
         "then": {"anyOf": [_required(told) for told in ENOUGH.values()]},

@@ -1,4 +1,4 @@
-"""A task: what a pod's annotations say about the deep-learning job inside it."""
+"""A task: the deep-learning job that a pod's annotations describe."""
 
 from __future__ import annotations
 
@@ -28,19 +28,20 @@ from vramcast.task.vocabulary import (
     assumed,
 )
 
-# Keys that other parts of vramcast put on a pod and that say nothing about the task.
+# Set by maintenance and takeovers; not part of a description.
 REQUEUE = PREFIX + "requeue"
-# What a job may write onto its own pod: what it measured itself, and that its GPU's memory did not suffice.
+# A job may annotate its own pod with the peak that it measured, and with the fact that it ran out of GPU memory.
 OBSERVED_MEMORY = PREFIX + "observed-memory"
 OUT_OF_MEMORY = PREFIX + "out-of-memory"
 DESCRIBES_NOTHING: tuple[str, ...] = (*Written, REQUEUE, OBSERVED_MEMORY, OUT_OF_MEMORY)
-# Is this the name of an annotation that describes a task? It is asked of every annotation of every pod.
+# Matches the name of an annotation that describes a task. A regular expression, because every annotation of every pod
+# is checked.
 describes = re.compile(f"{re.escape(PREFIX)}(?!({'|'.join(n.removeprefix(PREFIX) for n in DESCRIBES_NOTHING)})$)").match
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One description, validated; `level` says which kind of forecast it allows."""
+    """A validated description. `level` is the kind of forecast that it allows."""
 
     level: Level
     gpu_memory_mib: int | None = None
@@ -67,7 +68,7 @@ class Task:
     assumptions: tuple[str, ...] = ()
 
 
-# Where the annotation and the field of Task are not the same word.
+# Annotations whose Task field has another name.
 FIELD_NAMES = {"gpu-memory": "gpu_memory_mib", "task": "kind"}
 
 
@@ -107,7 +108,7 @@ def _parse_value(key: Key, text: str) -> Value:
 
 
 def unknown_key(name: str, *, suggest: bool = True) -> str:
-    """Looking for the nearest key is slow, and nobody reads past the first few."""
+    """`suggest`: finding the nearest key is slow, and nobody reads past the first few."""
     if not suggest:
         return "no annotation has this name"
     near = get_close_matches(name.removeprefix(PREFIX).replace("_", "-").lower(), KEYS, n=1, cutoff=0.6)
@@ -116,7 +117,7 @@ def unknown_key(name: str, *, suggest: bool = True) -> str:
 
 
 def _level(values: Mapping[str, Value]) -> Level | None:
-    """What the forecast is made from; the user's own number wins over every description."""
+    """The level that the forecast uses. The user's own number overrides every description."""
     return next((level for level, names in ENOUGH.items() if values.keys() >= set(names)), None)
 
 
@@ -126,7 +127,7 @@ def _nothing_to_forecast_from(values: Mapping[str, Value]) -> FieldError:
         return FieldError(PREFIX + missing[0], "", f"a summary also needs {', '.join(missing)}")
     given = ", ".join(values)
     return FieldError(
-        PREFIX + "gpu-memory", "", f"the need cannot be told from {given} alone: give gpu-memory, "
+        PREFIX + "gpu-memory", "", f"{given} alone is not enough for a forecast: give gpu-memory, "
         "or parameters + activations + batch-size, or model, or profile",
     )  # fmt: skip
 

@@ -17,20 +17,22 @@ from vramcast.task.quantity import MIB, ceil_mib, parse_quantity
 
 PREFIX = "vramcast.dev/"
 
-# Kubernetes allows 256 KiB of annotations in all; only a profile has a reason to be long.
+# Kubernetes allows 256 KiB of annotations in total. Only a profile needs to be long.
 MAX_VALUE_LENGTH = 256
 MAX_PROFILE_LENGTH = 64 * 1024
 
 
-MAX_GPU_MEMORY_MIB = 1 << 20  # 1 TiB on one GPU: no product is near it, so more is a mistake in the unit
+MAX_GPU_MEMORY_MIB = 1 << 20  # 1 TiB on one GPU: no product comes close, so more is a wrong unit
 
 Value = str | int | float | bool | tuple[int, ...] | StrEnum
 
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """`parse` raises ValueError with what was expected. The schema's `pattern` or `choices` accept nothing that
-    `parse` refuses, except for ranges of numbers, which a pattern cannot tell."""
+    """How the text of an annotation is read. `parse` raises ValueError with what was expected.
+
+    The schema's `pattern` or `choices` accept nothing that `parse` refuses, except numbers out of range.
+    """
 
     parse: Callable[[str], Value]
     accepts: str
@@ -39,7 +41,7 @@ class Form:
 
 
 def one_of(kinds: type[StrEnum], also_called: Mapping[str, str] | None = None) -> Form:
-    """`also_called`: what other tools call the same thing, by the word that it has here."""
+    """`also_called`: the words of other tools for the same thing."""
     listed = f"one of {', '.join(kinds)}"
 
     def parse(text: str) -> Value:
@@ -60,13 +62,13 @@ def _meant(word: str, words: list[str], also_called: Mapping[str, str]) -> str:
 
 _COUNT = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(?:[eE]\+?(\d{1,2}))?\s*([kKmMgGbBtT]?)", re.ASCII)
 _COUNT_UNITS = {"": 0, "k": 3, "m": 6, "g": 9, "b": 9, "t": 12}
-# Whole numbers as they are mostly written: 25600000, 25.6M, 7B, 7e9. In a fraction the unit must make it whole.
+# Whole numbers as people write them: 25600000, 25.6M, 7B, 7e9. A fraction needs a unit that makes it whole.
 _COUNT_PATTERN = r"^([0-9]+([eE][0-9]{1,2})?[kKMGBT]?|[0-9]+\.[0-9]{1,3}[kKMGBT])$"
 _FEW = 10
 
 
 def count(low: int, high: int, example: str) -> Form:
-    """A whole number, as people write it: 25600000, 25.6M, 7B, 7e9."""
+    """A whole number as people write it: 25600000, 25.6M, 7B, 7e9."""
     accepts = f"a whole number from {low} to {high}, such as {example}"
 
     def parse(text: str) -> Value:
@@ -84,7 +86,7 @@ def count(low: int, high: int, example: str) -> Form:
 
 
 def _parse_memory(text: str) -> Value:
-    """MiB, rounded up. A bare `16` is 16 bytes to Kubernetes, and never what was meant."""
+    """MiB, rounded up. A bare `16` means 16 bytes to Kubernetes, which nobody intends."""
     try:
         size_bytes = parse_quantity(text)
     except ValueError as error:
@@ -153,7 +155,7 @@ def words(expected: str) -> Form:
 
 
 class Level(StrEnum):
-    """How a task is described; what stands lower says more."""
+    """How a task is described, from least to most detail."""
 
     GIVEN = "given"
     SUMMARY = "summary"
@@ -208,15 +210,15 @@ class Quantization(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """One annotation: how its value is read, and what a user is told about it."""
+    """One annotation: how its value is read, and its documentation."""
 
     name: str
     form: Form
     meaning: str
     example: str
-    levels: tuple[Level, ...] = ()  # the levels of description that it belongs to; empty: always allowed
+    levels: tuple[Level, ...] = ()  # of description that it belongs to; empty: always allowed
     max_length: int = MAX_VALUE_LENGTH
-    default: str = ""  # what a forecast assumes, and says so, where nobody said it
+    default: str = ""  # assumed by a forecast, and listed among its assumptions
 
     @property
     def annotation(self) -> str:
@@ -227,7 +229,7 @@ class Key:
         return self.form.parse
 
 
-# What Lightning, the HF Trainer and torch call the same.
+# Names used by Lightning, the HF Trainer and torch.
 _PRECISIONS = {
     "float32": "fp32", "32": "fp32", "32-true": "fp32", "float16": "fp16", "half": "fp16", "16-true": "fp16",
     "bfloat16": "bf16", "bf16-true": "bf16", "16": "amp-fp16", "16-mixed": "amp-fp16", "amp": "amp-fp16",
@@ -245,16 +247,16 @@ _ARCHITECTURES = {"convnet": "cnn", "resnet": "cnn", "vit": "transformer", "llm"
 
 _SUMMARY = (Level.SUMMARY,)
 _DESCRIBED = (Level.SUMMARY, Level.NAME, Level.PROFILE)
-# Of what trains, AdamW keeps the most that is usual: where nobody said, a forecast errs to the safe side.
+# Of the usual optimizers AdamW needs the most memory, so the default errs on the safe side.
 _OPTIMIZER = "adamw"
 
 KEYS: dict[str, Key] = {
     key.name: key
     for key in (
-        Key("gpu-memory", memory, "memory needed on each GPU, all in: no forecast is made", "16Gi"),
-        Key("share", flag, "may sit on one GPU beside other pods (and asks for no nvidia.com/gpu)", '"true"'),
-        Key("gpus", count(1, 64, "2"), "how many GPUs, for a pod that shares them", '"1"'),
-        Key("max-oom-risk", risk, "how likely an out-of-memory may be at most", "0.01"),
+        Key("gpu-memory", memory, "memory needed on each GPU, everything included; no forecast is made", "16Gi"),
+        Key("share", flag, "may share a GPU with other pods; the pod then asks for no GPU device", '"true"'),
+        Key("gpus", count(1, 64, "2"), "number of GPUs, for a pod that shares them", '"1"'),
+        Key("max-oom-risk", risk, "largest accepted probability of running out of GPU memory", "0.01"),
         Key("architecture", one_of(Architecture, _ARCHITECTURES), "family of the network", "cnn", _SUMMARY),
         Key("parameters", count(1, 10**13, "25.6M"), "weights in the network", "25.6M", _SUMMARY),
         Key("layers", count(1, 10**5, "50"), "layers in the network", '"50"', _SUMMARY),
@@ -280,7 +282,7 @@ KEYS: dict[str, Key] = {
     )
 }  # fmt: skip
 
-# What a need can be told from; where several are given, the first counts: the user's own number above all.
+# What a forecast needs at each level. If several are complete the first counts: the user's own number above all.
 ENOUGH: dict[Level, tuple[str, ...]] = {
     Level.GIVEN: ("gpu-memory",),
     Level.PROFILE: ("profile",),
@@ -288,13 +290,13 @@ ENOUGH: dict[Level, tuple[str, ...]] = {
     Level.SUMMARY: ("parameters", "activations", "batch-size"),
 }
 
-# Keys with the values that are meant; none: whatever it says.
+# Keys with the values that match; an empty tuple matches any value.
 Condition = Mapping[str, tuple[str, ...]]
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """Where `when` holds, and `unless` does not, none of `forbids` may be there and all of `needs` must."""
+    """If `when` holds and `unless` does not, none of `forbids` may be present and all of `needs` must be."""
 
     when: Condition
     why: str
@@ -303,7 +305,7 @@ class Rule:
     unless: Condition = field(default_factory=dict)
 
     def broken(self, values: Mapping[str, Value], unreadable: Collection[str] = ()) -> list[str]:
-        """The keys that are to blame. What is there and cannot be read is not missing too."""
+        """The keys that break the rule. A key with an unreadable value is not missing."""
         if not _holds(self.when, values) or (self.unless and _holds(self.unless, values)):
             return []
         missing = [name for name in self.needs if name not in values and name not in unreadable]
@@ -330,7 +332,7 @@ RULES: tuple[Rule, ...] = (
 
 
 def assumed(level: Level, values: Mapping[str, Value]) -> dict[str, str]:
-    """What a forecast takes for granted because nobody said: the defaults that do not break a rule."""
+    """The defaults that a forecast assumes: those that are not given and break no rule."""
     return {
         key.name: key.default
         for key in KEYS.values()
@@ -340,7 +342,7 @@ def assumed(level: Level, values: Mapping[str, Value]) -> dict[str, str]:
 
 
 class Written(StrEnum):
-    """What vramcast itself writes onto a pod, in the same write that binds it."""
+    """Annotations that vramcast writes onto a pod together with its Binding."""
 
     FORECAST_MEMORY = PREFIX + "forecast-memory"
     RESERVED_MEMORY = PREFIX + "reserved-memory"
