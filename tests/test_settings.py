@@ -50,7 +50,7 @@ DEFAULTS = {
     "prometheus_token_file": None,
     "prometheus_ca_file": None,
     "prometheus_selector": "",
-    "dcgm_urls": None,
+    "exporter_urls": None,
     "telemetry_interval_seconds": 15.0,
     "telemetry_timeout_seconds": 10.0,
     "telemetry_stale_seconds": 120.0,
@@ -253,14 +253,14 @@ def test_a_missing_file_is_named() -> None:
 
 
 def test_telemetry_has_one_source() -> None:
-    reported = mistakes({"prometheus_url": "http://p:9090", "dcgm_urls": "http://d:9400"})
-    assert reported == ["prometheus_url and dcgm_urls are two sources of the same samples: set only one"]
+    reported = mistakes({"prometheus_url": "http://p:9090", "exporter_urls": "http://d:9400"})
+    assert reported == ["prometheus_url and exporter_urls are two sources of the same samples: set only one"]
 
 
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("prometheus_url", "prometheus:9090"), ("dcgm_urls", "http://a:9400, http://b:9400"), ("oom_exit_codes", "1;2"),
+        ("prometheus_url", "prometheus:9090"), ("exporter_urls", "http://a:9400, http://b:9400"), ("oom_exit_codes", "1;2"),
         ("telemetry_memory_metric", "rate(x[5m])"), ("prometheus_selector", 'cluster="a"}'),
         ("telemetry_node_labels", ""),
     ],

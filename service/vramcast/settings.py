@@ -140,8 +140,8 @@ class Settings(BaseModel):
     """CA of Prometheus' certificate; none: the system's CAs"""
     prometheus_selector: str = Field("", pattern="^[^{}]*$")
     """extra label matchers for every query, such as `cluster="a"`"""
-    dcgm_urls: str | None = Field(None, pattern=r"^https?://[^/,\s]+[^,\s]*(,https?://[^/,\s]+[^,\s]*)*$")
-    """dcgm-exporters to scrape without Prometheus, comma-separated; a name means all its addresses"""
+    exporter_urls: str | None = Field(None, pattern=r"^https?://[^/,\s]+[^,\s]*(,https?://[^/,\s]+[^,\s]*)*$")
+    """GPU exporters to scrape without Prometheus, comma-separated; a name means all its addresses"""
     telemetry_interval_seconds: float = Field(15.0, ge=0.1, le=600)
     """how often to poll telemetry"""
     telemetry_timeout_seconds: float = Field(10.0, gt=0, le=300)
@@ -258,8 +258,8 @@ def _tls_mistakes(values: dict[str, Any]) -> list[str]:
 
 
 def _telemetry_mistakes(values: dict[str, Any]) -> list[str]:
-    if values.get("prometheus_url") and values.get("dcgm_urls"):
-        return ["prometheus_url and dcgm_urls are two sources of the same samples: set only one"]
+    if values.get("prometheus_url") and values.get("exporter_urls"):
+        return ["prometheus_url and exporter_urls are two sources of the same samples: set only one"]
     return []
 
 

@@ -198,7 +198,7 @@ def test_an_exporter_has_no_history() -> None:
     [
         ({}, type(None)),
         ({"prometheus_url": "http://p:9090"}, PrometheusTelemetry),
-        ({"dcgm_urls": "http://d:9400"}, ExporterTelemetry),
+        ({"exporter_urls": "http://d:9400"}, ExporterTelemetry),
     ],
 )
 def test_the_settings_choose_where_telemetry_comes_from(flags: dict[str, str], kind: type) -> None:

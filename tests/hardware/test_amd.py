@@ -11,20 +11,22 @@ from tests.fakes import new_fake_service, pod_manifest, shared_pod, whole_node
 from vramcast.cluster.readers import to_node
 from vramcast.cluster.static_file import read_cluster_file
 from vramcast.errors import InvalidClusterFile
+from vramcast.forecast.forecaster import PhysicsForecaster
+from vramcast.forecast.report import usable_mib
 from vramcast.hardware.products import (
     PRODUCTS,
     UNCALIBRATED_MIB,
-    UNKNOWN_CONTEXT_MIB,
     UNKNOWN_RESERVE_MIB,
     base_product,
     calibration_note,
-    context_mib,
     memory_mib,
     reserve_mib,
 )
 from vramcast.hardware.vendors import AMD, NVIDIA
 from vramcast.names import NodeName, Product
 from vramcast.placement.gpus import SHARING_LABEL, NodeGpus, read_node
+from vramcast.task.task import Task
+from vramcast.task.vocabulary import Level
 
 PRODUCT, VRAM, COUNT = "amd.com/gpu.product-name", "amd.com/gpu.vram", "beta.amd.com/gpu.vram."
 PARTITION = "amd.com/compute-memory-partition"
@@ -138,7 +140,7 @@ def test_every_spelling_of_an_instinct_is_one_product(label: str, product: str) 
 def test_an_uncalibrated_product_has_the_overheads_of_an_unknown_one() -> None:
     assert not UNCALIBRATED_MIB.keys() & PRODUCTS.keys()
     for product in map(Product, UNCALIBRATED_MIB):
-        assert (reserve_mib(product), context_mib(product)) == (UNKNOWN_RESERVE_MIB, UNKNOWN_CONTEXT_MIB)
+        assert reserve_mib(product) == UNKNOWN_RESERVE_MIB
         assert memory_mib(product) == UNCALIBRATED_MIB[product]
         assert "not calibrated on AMD GPUs" in (calibration_note(product) or "")
 
@@ -181,3 +183,11 @@ def test_pods_share_an_amd_gpu_until_it_is_full(client: Client) -> None:
         assert client.place(pod, "mi300x-shared") == ""
         assert client.cluster.writes[-1].annotations["vramcast.dev/gpu-indices"] == index
     assert client.feasible(shared_pod("s", "110Gi"), NODES) == []
+
+
+@pytest.mark.parametrize(("product", "uncalibrated"), [("AMD-Instinct-MI300X", True), ("Tesla-T4", False)])
+def test_a_forecast_for_an_uncalibrated_product_says_so(product: str, uncalibrated: bool) -> None:
+    task = Task(Level.SUMMARY, parameters=10**8, activations=10**7, batch_size=8)
+    forecast = PhysicsForecaster(0.05).forecast(task, Product(product))
+    assert any("not calibrated on AMD GPUs" in assumption for assumption in forecast.assumptions) is uncalibrated
+    assert usable_mib(Product(product))

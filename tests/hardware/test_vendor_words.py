@@ -17,13 +17,11 @@ ALLOWED = {
     "cli/manifests.py": "a hint that shows the variable most users need",
     "cli/records.py": "the name of a counter in the recordings' format",
     "cli/sweep.py": "short product names on a plot",
-    "cluster/sources.py": "the setting dcgm_urls",
     "cluster/static_file.py": "the example in its docstring",
     "demo/": "the cluster of the demo, and short product names on its screen",
     "forecast/": "the CUDA context and PyTorch's allocator, on which the physics were measured",
     "names.py": "an example",
     "profile/": "torch.cuda is PyTorch's name for any GPU; --measure needs nvidia-smi",
-    "settings.py": "the setting dcgm_urls",
     "task/vocabulary.py": "an example in a help text",
     "train/": "the products of the recordings",
 }

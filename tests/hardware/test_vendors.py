@@ -143,7 +143,7 @@ def scraped(case: Case) -> Frame:
         telemetry = choose_telemetry(
             load_settings(
                 {
-                    "dcgm_urls": url,
+                    "exporter_urls": url,
                     "telemetry_memory_metric": case.vendor.exporter.memory,
                     "telemetry_utilization_metric": case.vendor.exporter.utilization,
                 },

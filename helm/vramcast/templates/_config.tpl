@@ -22,8 +22,8 @@
 {{- fail (printf "settings.%s cannot be set: the chart sets it from the value `%s`." $name $value) -}}
 {{- end -}}
 {{- end -}}
-{{- if and .Values.settings.prometheus_url .Values.settings.dcgm_urls -}}
-{{- fail "settings.prometheus_url and settings.dcgm_urls exclude each other: set one of them." -}}
+{{- if and .Values.settings.prometheus_url .Values.settings.exporter_urls -}}
+{{- fail "settings.prometheus_url and settings.exporter_urls exclude each other: set one of them." -}}
 {{- end -}}
 {{- end -}}
 

@@ -11,7 +11,7 @@ from vramcast.api.wire import Reply
 from vramcast.cluster.manifest import manifest_record, parse_yaml
 from vramcast.errors import InvalidRequest, InvalidTask
 from vramcast.forecast.report import report, report_json
-from vramcast.hardware.products import PRODUCTS
+from vramcast.hardware.products import PRODUCTS, base_product
 from vramcast.names import NodeName, Product
 from vramcast.outcomes.records import run_json, short_hash
 from vramcast.placement.board import DeviceView
@@ -176,7 +176,7 @@ def _hold_json(hold: Hold, now: float) -> dict[str, Any]:
 
 def _products(service: Service, wanted: str | None) -> list[Product]:
     if wanted is not None:
-        return [Product(wanted)]
+        return [base_product(wanted)]
     return list(service.state.ledger.products) or list(map(Product, PRODUCTS))
 
 

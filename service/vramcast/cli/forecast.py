@@ -20,6 +20,7 @@ from vramcast.forecast.forecast import Forecaster
 from vramcast.forecast.report import COMMON_PRODUCTS, ProductReport, report, report_json
 from vramcast.forecast.report_tables import new_console, parts_table, products_table
 from vramcast.forecast.sweep import SweepRange
+from vramcast.hardware.products import base_product
 from vramcast.names import Product
 from vramcast.task.task import Task, describe
 
@@ -42,7 +43,7 @@ def run_forecast(
         raise InvalidInput(f"--output {output!r}: expected {', '.join(OUTPUTS)}")
     if plot is not None and sweep is None:
         raise InvalidInput("--plot needs a sweep to plot, such as --sweep batch-size=8..256")
-    products = tuple(Product(gpu) for gpu in gpus) or COMMON_PRODUCTS
+    products = tuple(base_product(gpu) for gpu in gpus) or COMMON_PRODUCTS
     tasks = _read_tasks(paths)
     if sweep is None:
         _report(tasks, forecaster, products, output)

@@ -22,7 +22,7 @@ def choose_telemetry(settings: Settings) -> Telemetry | None:
         api = PrometheusApi(http, settings.prometheus_url)
         metrics = SeriesNames(memory, utilization, settings.prometheus_selector)
         return PrometheusTelemetry(api, metrics, interpreter, settings.telemetry_interval_seconds)
-    if settings.dcgm_urls is not None:
+    if settings.exporter_urls is not None:
         http = HttpReader(settings.telemetry_timeout_seconds)
-        return ExporterTelemetry(http, settings.dcgm_urls.split(","), memory, utilization, interpreter)
+        return ExporterTelemetry(http, settings.exporter_urls.split(","), memory, utilization, interpreter)
     return None

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from vramcast.forecast.forecast import Forecast, Forecaster
-from vramcast.hardware.products import PRODUCTS
+from vramcast.hardware.products import memory_mib, reserve_mib
 from vramcast.names import Product
 from vramcast.task.quantity import ceil_mib
 from vramcast.task.task import Task
@@ -51,8 +51,8 @@ def _report_one(forecaster: Forecaster, task: Task, product: Product) -> Product
 
 def usable_mib(product: Product) -> int | None:
     """The memory without the driver's reserve; None for an unknown product."""
-    spec = PRODUCTS.get(product)
-    return spec.memory_mib - spec.reserve_mib if spec else None
+    memory = memory_mib(product)
+    return None if memory is None else memory - reserve_mib(product)
 
 
 def report_json(given: ProductReport) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from vramcast.forecast.forecast import Forecaster
 from vramcast.forecast.report import COMMON_PRODUCTS, ProductReport, report, report_json
 from vramcast.forecast.report_tables import new_console, parts_table, products_table
 from vramcast.forecast.summary import Summary, summarize
-from vramcast.names import Product
+from vramcast.hardware.products import base_product
 from vramcast.profile.arguments import ProfileArguments
 from vramcast.profile.inputs import Inputs
 from vramcast.profile.loading import load_builder, load_callable
@@ -75,7 +75,7 @@ def _profiled(traced: Traced, arguments: ProfileArguments, forecaster: Forecaste
     summary = summarize(parse_profile(traced.profile))
     task = parse_task(annotations)
     assert task is not None  # noqa: S101 - there are annotations
-    products = (Product(arguments.gpu),) if arguments.gpu else COMMON_PRODUCTS
+    products = (base_product(arguments.gpu),) if arguments.gpu else COMMON_PRODUCTS
     totals = summary_annotations(summary) | _prefixed({"batch-size": "1", **(arguments.settings or {})})
     return Profiled(traced, summary, annotations, totals, report(forecaster, task, products))
 

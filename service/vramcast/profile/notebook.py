@@ -16,7 +16,7 @@ from vramcast.forecast.description import encode_profile
 from vramcast.forecast.forecaster import CachingForecaster
 from vramcast.forecast.model import BUILTIN, choose_forecaster
 from vramcast.forecast.report import COMMON_PRODUCTS, ProductReport, report
-from vramcast.names import Product
+from vramcast.hardware.products import base_product
 from vramcast.profile.inputs import Inputs
 from vramcast.profile.loading import network_of
 from vramcast.profile.profiling import Untraceable, profile_network
@@ -63,7 +63,7 @@ def forecast(
     annotations = {PREFIX + name: _text(value) for name, value in {**described, **run}.items()}
     task = parse_task(annotations)
     assert task is not None  # noqa: S101 - there are annotations
-    reports = report(_forecaster(), task, [Product(name) for name in gpus])
+    reports = report(_forecaster(), task, [base_product(name) for name in gpus])
     return NotebookForecast(annotations, {line.forecast.product: line for line in reports})
 
 
