@@ -1,4 +1,4 @@
-"""Small fakes of the outside world, used instead of patching."""
+"""A fake cluster, a fake clock and small manifests, used instead of patching."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from vramcast.task.pod import PodRecord
 
 
 class FakeCluster:
-    """Records what was written. Answers binds with the results that a test queues, else with BOUND."""
+    """Records every write. Answers binds with the results that a test queued, otherwise with BOUND."""
 
     def __init__(self) -> None:
         self.writes: list[BindingWrite] = []
@@ -85,7 +85,7 @@ def gfd_labels(product: str, gpus: int, memory_mib: int) -> dict[str, str]:
 def pod_manifest(
     name: str, annotations: dict[str, str] | None = None, limits: dict[str, str] | None = None, **metadata: Any
 ) -> dict[str, Any]:
-    """As the API server would show a pending pod. Annotations without the prefix."""
+    """A pending pod as the API server returns it. Pass annotations without their prefix."""
     return {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -113,7 +113,7 @@ def new_fake_app(
     synced: bool = True,
     settings: Settings | None = None,
 ) -> App:
-    """Everything, wired as in production, on a fake cluster. Blocking calls run on the spot."""
+    """The whole app, wired as in production, on a fake cluster. Blocking calls run inline."""
     settings = settings or load_settings({}, {})
 
     async def offload(call: Callable[..., Any], *arguments: Any) -> Any:
@@ -132,7 +132,7 @@ def new_fake_app(
 
 
 def new_fake_service(nodes: Iterable[NodeGpus] = (), **options: Any) -> Service:
-    """The service of `new_fake_app`, which has the options."""
+    """The service of `new_fake_app`. Takes the same options."""
     return new_fake_app(nodes, **options).service
 
 

@@ -25,7 +25,7 @@ class Response:
 
 @dataclass(slots=True)
 class Client:
-    """`async` calls for tests of what happens at the same time; the plain ones run a loop of their own."""
+    """Use the `async` methods for concurrent requests. Each of the others runs its own event loop."""
 
     service: Service
     app: HttpApp = field(init=False)
@@ -41,17 +41,17 @@ class Client:
     async def send(self, method: str, path: str, body: bytes = b"", *, chunks: Sequence[bytes] = ()) -> Response:
         path, _, query = path.partition("?")
         parts = list(chunks) or [body]
-        answer: list[dict[str, Any]] = []
+        messages: list[dict[str, Any]] = []
 
         async def receive() -> dict[str, Any]:
             return {"type": "http.request", "body": parts.pop(0), "more_body": bool(parts)}
 
         async def send(message: Any) -> None:
-            answer.append(message)
+            messages.append(message)
 
         scope = {"type": "http", "method": method, "path": path, "query_string": query.encode(), "headers": []}
         await self.app(scope, receive, send)
-        return Response(answer[0]["status"], answer[1]["body"])
+        return Response(messages[0]["status"], messages[1]["body"])
 
     async def verb(self, name: str, body: Any) -> Any:
         response = await self.send("POST", f"/{name}", msgspec.json.encode(body))
@@ -70,7 +70,7 @@ class Client:
         error: str = answer["Error"]
         return error
 
-    # --- one call at a time
+    # --- one request at a time
 
     def request(self, method: str, path: str, body: bytes = b"", **more: Any) -> Response:
         return asyncio.run(self.send(method, path, body, **more))
@@ -87,7 +87,7 @@ class Client:
         return asyncio.run(self.bind(pod, node))
 
     def metric(self, sample: str) -> float:
-        """`vramcast_binds_total{fate="bound"}`; 0 where it was never counted."""
+        """The value of a sample such as `vramcast_binds_total{fate="bound"}`, or 0 if it does not exist."""
         for line in self.request("GET", "/metrics").body.decode().splitlines():
             name, _, value = line.rpartition(" ")
             if name == sample:

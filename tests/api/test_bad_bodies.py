@@ -1,4 +1,4 @@
-"""Whatever comes in, an answer goes out: never a traceback, never a promise lost, never more memory."""
+"""Every body gets a response: no traceback, no overfilled GPU, no leaked memory."""
 
 from __future__ import annotations
 
@@ -47,23 +47,23 @@ def good_body(verb: str, draw: random.Random) -> Any:
             return pod
 
 
-def spoil(value: Any, draw: random.Random) -> Any:
-    """Somewhere in the tree, something else."""
+def damage(value: Any, draw: random.Random) -> Any:
+    """Replace or delete one value somewhere in the tree."""
     if isinstance(value, dict) and value and draw.random() < 0.85:
         key = draw.choice(list(value))
         changed = dict(value)
         if draw.random() < 0.1:
             del changed[key]
         else:
-            changed[key] = spoil(value[key], draw)
+            changed[key] = damage(value[key], draw)
         return changed
     if isinstance(value, list) and value and draw.random() < 0.85:
         position = draw.randrange(len(value))
-        return [*value[:position], spoil(value[position], draw), *value[position + 1 :]]
+        return [*value[:position], damage(value[position], draw), *value[position + 1 :]]
     return draw.choice(JUNK)
 
 
-def spoil_bytes(body: bytes, draw: random.Random) -> bytes:
+def damage_bytes(body: bytes, draw: random.Random) -> bytes:
     match draw.randrange(5):
         case 0:
             return body[: draw.randrange(len(body) + 1)]
@@ -79,11 +79,11 @@ def spoil_bytes(body: bytes, draw: random.Random) -> bytes:
 
 
 def bad_body(verb: str, draw: random.Random) -> bytes:
-    body = msgspec.json.encode(spoil(good_body(verb, draw), draw))
-    return spoil_bytes(body, draw) if draw.random() < 0.4 else body
+    body = msgspec.json.encode(damage(good_body(verb, draw), draw))
+    return damage_bytes(body, draw) if draw.random() < 0.4 else body
 
 
-def test_ten_thousand_bad_bodies_get_answers_and_leave_nothing_behind(client: Client) -> None:
+def test_ten_thousand_bad_bodies_all_get_a_response_and_leak_nothing(client: Client) -> None:
     async def send_all(draw: random.Random, count: int) -> None:
         for _ in range(count):
             verb = draw.choice(VERBS)
@@ -97,14 +97,14 @@ def test_ten_thousand_bad_bodies_get_answers_and_leave_nothing_behind(client: Cl
         gc.collect()
         return sys.getallocatedblocks()
 
-    # Caches fill up first (tasks, pods between filter and bind); what may not happen is a body that stays.
+    # The first half fills the caches (tasks, pods between filter and bind). After that, no body may stay in memory.
     warm = blocks_after(1, BODIES // 2)
     assert blocks_after(2, BODIES // 2) - warm < BODIES // 2
     promised = sum(promise.need_mib or 0 for promise in client.service.state.ledger.promises_on("a"))  # type: ignore[arg-type]
     assert promised <= 2 * 40510
 
 
-def test_a_body_over_the_limit_is_refused_before_it_is_read() -> None:
+def test_a_body_over_the_limit_gets_413_and_the_name_of_the_setting() -> None:
     client = Client(new_fake_service(settings=load_settings({"max_body_mib": 1}, {})))
     response = client.request("POST", "/filter", chunks=[b"x" * 600_000] * 3)
     assert response.status == 413
@@ -115,7 +115,7 @@ def test_a_body_over_the_limit_is_refused_before_it_is_read() -> None:
     ("method", "path", "status"),
     [("GET", "/filter", 405), ("POST", "/metrics", 405), ("POST", "/state", 405), ("GET", "/nothing", 404)],
 )
-def test_wrong_addresses_and_methods_are_told_what_there_is(
+def test_unknown_paths_and_wrong_methods_get_an_error_message(
     client: Client, method: str, path: str, status: int
 ) -> None:
     response = client.request(method, path)
@@ -123,7 +123,7 @@ def test_wrong_addresses_and_methods_are_told_what_there_is(
     assert response.json()["Error"]
 
 
-def test_a_body_that_is_not_json_says_so(client: Client) -> None:
+def test_a_body_that_is_not_json_gets_400_and_an_explanation(client: Client) -> None:
     response = client.request("POST", "/filter", b"Pod: yaml?")
     assert response.status == 400
     assert "not what kube-scheduler sends" in response.json()["Error"]

@@ -1,4 +1,4 @@
-"""POST /bind: one write, safe to repeat, safe to lose."""
+"""POST /bind: one write, safe to retry, safe when its answer is lost."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_the_assignment_is_written_with_the_binding(client: Client) -> None:
     assert client.cluster.events[-1].reason == "GpuAssigned"
 
 
-def test_the_fullest_gpu_that_fits_is_taken(client: Client) -> None:
+def test_bind_picks_the_fullest_gpu_that_fits(client: Client) -> None:
     for name, memory in (("x", "10Gi"), ("y", "35Gi"), ("z", "20Gi")):
         pod = shared_pod(name, memory)
         client.feasible(pod, ["a"])
@@ -71,7 +71,7 @@ def test_a_refused_bind_frees_its_room(client: Client) -> None:
     assert client.metric('vramcast_binds_total{fate="refused"}') == 1
 
 
-def test_a_bind_without_an_answer_keeps_its_room_until_the_write_cannot_come_any_more(
+def test_an_unconfirmed_bind_keeps_its_room_until_the_write_can_no_longer_arrive(
     client: Client, clock: FakeClock
 ) -> None:
     pod = shared_pod("p", "30Gi")
@@ -87,7 +87,7 @@ def test_a_bind_without_an_answer_keeps_its_room_until_the_write_cannot_come_any
     assert room(client) == [40510, 40510]
 
 
-def test_a_bind_without_an_answer_that_came_through_stays(client: Client, clock: FakeClock) -> None:
+def test_an_unconfirmed_bind_that_was_written_becomes_bound(client: Client, clock: FakeClock) -> None:
     pod = shared_pod("p", "30Gi")
     client.feasible(pod, ["a"])
     client.cluster.results.append(BindResult(Fate.UNKNOWN, "timed out"))
@@ -103,22 +103,22 @@ def test_a_bind_without_an_answer_that_came_through_stays(client: Client, clock:
     assert room(client) == [40510 - 30720, 40510]
 
 
-def test_after_a_restart_between_filter_and_bind_the_pod_is_read(client: Client) -> None:
+def test_bind_reads_the_pod_if_the_service_restarted_after_filter(client: Client) -> None:
     pod = shared_pod("p", "30Gi")
     client.cluster.pods["default/p"] = to_record(msgspec.convert(pod, Pod))
     assert client.place(pod, "a") == ""
     assert client.cluster.writes[0].annotations["vramcast.dev/gpu-indices"] == "0"
 
 
-def test_a_pod_that_is_gone_or_another_of_its_name_is_not_bound(client: Client) -> None:
+def test_a_deleted_or_recreated_pod_is_not_bound(client: Client) -> None:
     assert "no longer exists" in client.place(shared_pod("p"), "a")
     client.cluster.pods["default/p"] = to_record(msgspec.convert(shared_pod("p"), Pod))
-    reborn = shared_pod("p") | {"metadata": {**shared_pod("p")["metadata"], "uid": "another"}}
-    assert "no longer exists" in client.place(reborn, "a")
+    recreated = shared_pod("p") | {"metadata": {**shared_pod("p")["metadata"], "uid": "another"}}
+    assert "no longer exists" in client.place(recreated, "a")
     assert client.cluster.writes == []
 
 
-def test_room_that_went_since_filter_is_not_promised_again() -> None:
+def test_room_taken_since_filter_is_not_promised_twice() -> None:
     clock = FakeClock()
     client = Client(new_fake_service([sharing_node("a", 1)], clock=clock))
     late, other = shared_pod("late", "30Gi"), shared_pod("other", "30Gi")
@@ -131,17 +131,17 @@ def test_room_that_went_since_filter_is_not_promised_again() -> None:
     assert [write.pod for write in client.cluster.writes] == ["other"]
 
 
-def test_two_binds_at_once_never_get_the_same_room() -> None:
+def test_concurrent_binds_never_get_the_same_room() -> None:
     cluster = FakeCluster()
     client = Client(new_fake_service([sharing_node("a", 1)], cluster=cluster))
     pods = [shared_pod(f"p{number}", "30Gi") for number in range(5)]
     for pod in pods:
         cluster.pods[f"default/{pod['metadata']['name']}"] = to_record(msgspec.convert(pod, Pod))
 
-    async def all_at_once() -> list[str]:
+    async def bind_concurrently() -> list[str]:
         return list(await asyncio.gather(*(client.bind(pod, "a") for pod in pods)))
 
-    errors = asyncio.run(all_at_once())
+    errors = asyncio.run(bind_concurrently())
     assert errors.count("") == 1
     assert len(cluster.writes) == 1
 
@@ -160,7 +160,7 @@ def test_an_undescribed_gpu_pod_is_not_bound_to_a_sharing_node(client: Client) -
     assert client.place(pod, "w") == ""
 
 
-def test_whole_gpus_are_left_to_the_kubelet(client: Client) -> None:
+def test_the_kubelet_assigns_whole_gpus(client: Client) -> None:
     pod = pod_manifest("x", {"gpu-memory": "30Gi"}, {"nvidia.com/gpu": "2"})
     client.feasible(pod, ["w"])
     assert client.place(pod, "w") == ""
@@ -169,14 +169,14 @@ def test_whole_gpus_are_left_to_the_kubelet(client: Client) -> None:
     assert written["vramcast.dev/reserved-memory"] == "30Gi"
 
 
-def test_a_defect_in_the_client_leaves_the_promise_unconfirmed(client: Client) -> None:
+def test_a_defect_during_the_write_leaves_the_promise_unconfirmed(client: Client) -> None:
     pod = shared_pod("p", "30Gi")
     client.feasible(pod, ["a"])
 
-    def broken(_write: object) -> None:
+    def raise_defect(_write: object) -> None:
         raise RuntimeError("boom")
 
-    client.cluster.before_bind = broken
+    client.cluster.before_bind = raise_defect
     body = {"PodName": "p", "PodNamespace": "default", "PodUID": "uid-p", "Node": "a"}
     response = client.request("POST", "/bind", msgspec.json.encode(body))
     assert response.status == 500

@@ -1,4 +1,4 @@
-"""Mode observe: everything is forecast and measured, nothing is kept from anywhere."""
+"""Mode observe forecasts and measures everything and blocks nothing."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def world() -> World:
     return World(mode="observe")
 
 
-def placed_by_others(world: World, name: str, annotations: dict[str, str]) -> dict[str, Any]:
+def placed_by_another_scheduler(world: World, name: str, annotations: dict[str, str]) -> dict[str, Any]:
     manifest = pod_manifest(name, annotations)
     manifest["spec"]["nodeName"] = "a"
     manifest["status"] = {"phase": "Running", "startTime": stamp(world.clock.now)}
@@ -27,13 +27,13 @@ def placed_by_others(world: World, name: str, annotations: dict[str, str]) -> di
 
 def test_every_node_passes_whatever_the_pod_needs_and_nothing_is_held(world: World) -> None:
     for pod in (shared_pod("huge", "900Gi"), shared_pod("misspelt", "-1"), pod_manifest("plain")):
-        answer = asyncio.run(world.client.filter(pod, ["a", "unheard-of"]))
-        assert answer["NodeNames"] == ["a", "unheard-of"], answer
+        answer = asyncio.run(world.client.filter(pod, ["a", "unknown"]))
+        assert answer["NodeNames"] == ["a", "unknown"], answer
     assert len(world.service.state.ledger.holds) == 0
     assert len(world.service.state.unschedulable) == 0
 
 
-def test_it_passes_even_while_the_cluster_is_not_known(world: World) -> None:
+def test_every_node_passes_even_while_the_cluster_view_is_stale(world: World) -> None:
     world.cluster.stale_seconds = 1e6
     assert asyncio.run(world.client.filter(shared_pod("p"), ["a"]))["NodeNames"] == ["a"]
 
@@ -45,8 +45,8 @@ def test_no_node_is_preferred_and_nothing_is_bound(world: World) -> None:
     assert world.cluster.writes == []
 
 
-def test_runs_that_others_placed_become_outcomes(world: World) -> None:
-    pod = placed_by_others(world, "p", {**SUMMARY, "gpus": "2"})
+def test_runs_placed_by_another_scheduler_become_outcomes(world: World) -> None:
+    pod = placed_by_another_scheduler(world, "p", {**SUMMARY, "gpus": "2"})
     world.telemetry.used_mib = {0: 3_000.0, 1: 3_100.0}
     world.pass_time(60)
     world.finish(pod)
@@ -57,17 +57,17 @@ def test_runs_that_others_placed_become_outcomes(world: World) -> None:
     assert outcome.bound_bytes > outcome.median_bytes > 0
 
 
-def test_each_placement_of_others_is_judged_once(world: World) -> None:
-    fits = placed_by_others(world, "fits", {"share": "true", "gpu-memory": "30Gi"})
-    placed_by_others(world, "too-much", {"share": "true", "gpu-memory": "30Gi"})
-    placed_by_others(world, "huge", {"share": "true", "gpu-memory": "300Gi"})
+def test_each_placement_by_another_scheduler_gets_one_verdict(world: World) -> None:
+    fits = placed_by_another_scheduler(world, "fits", {"share": "true", "gpu-memory": "30Gi"})
+    placed_by_another_scheduler(world, "too-much", {"share": "true", "gpu-memory": "30Gi"})
+    placed_by_another_scheduler(world, "huge", {"share": "true", "gpu-memory": "300Gi"})
     world.service.apply([PodSeen(record_of(fits))])
     assert world.metric("vramcast_observed_placements_total", verdict="fits") == 1
     assert world.metric("vramcast_observed_placements_total", verdict="no_room") == 1
     assert world.metric("vramcast_observed_placements_total", verdict="too_small") == 1
 
 
-def test_what_decides_judges_no_placements() -> None:
+def test_only_mode_observe_counts_placement_verdicts() -> None:
     world = World()
-    placed_by_others(world, "huge", {"share": "true", "gpu-memory": "300Gi"})
+    placed_by_another_scheduler(world, "huge", {"share": "true", "gpu-memory": "300Gi"})
     assert world.metric("vramcast_observed_placements_total") == 0

@@ -1,4 +1,4 @@
-"""The head of an answer leaves with its body."""
+"""The head and body of a response leave in one write."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ HEAD = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n"
 
 
 class Wire:
-    """A transport and a loop that write down what is done with them."""
+    """A fake transport and event loop that record their calls."""
 
     def __init__(self) -> None:
         self.writes: list[bytes] = []
         self.closed = False
-        self.soon: list[Callable[[], None]] = []
+        self.scheduled: list[Callable[[], None]] = []
 
     def write(self, data: bytes) -> None:
         self.writes.append(data)
@@ -32,46 +32,46 @@ class Wire:
         return f"the {name}"
 
     def call_soon(self, callback: Callable[[], None]) -> None:
-        self.soon.append(callback)
+        self.scheduled.append(callback)
 
-    def pass_on(self) -> None:
-        for callback in self.soon:
+    def run_scheduled(self) -> None:
+        for callback in self.scheduled:
             callback()
 
 
-def over(wire: Wire) -> HeadWithBody:
+def delaying_transport(wire: Wire) -> HeadWithBody:
     return HeadWithBody(cast(asyncio.Transport, wire), cast(Any, wire))
 
 
 def test_head_and_body_are_one_write() -> None:
     wire = Wire()
-    transport = over(wire)
+    transport = delaying_transport(wire)
     for _ in range(2):
         transport.write(HEAD)
         transport.write(b"{}")
-    wire.pass_on()
+    wire.run_scheduled()
     assert wire.writes == [HEAD + b"{}", HEAD + b"{}"]
 
 
-def test_a_head_without_a_body_leaves_in_the_loops_next_round() -> None:
+def test_a_head_without_a_body_is_sent_in_the_next_loop_iteration() -> None:
     wire = Wire()
-    over(wire).write(HEAD)
+    delaying_transport(wire).write(HEAD)
     assert wire.writes == []
-    wire.pass_on()
+    wire.run_scheduled()
     assert wire.writes == [HEAD]
 
 
-def test_a_head_leaves_before_the_connection_is_closed() -> None:
+def test_a_delayed_head_is_sent_before_the_connection_closes() -> None:
     wire = Wire()
-    transport = over(wire)
+    transport = delaying_transport(wire)
     transport.write(HEAD)
     transport.close()
     assert (wire.writes, wire.closed) == ([HEAD], True)
 
 
-def test_go_on_is_said_at_once_and_later_pieces_of_a_body_are_not_kept() -> None:
+def test_100_continue_and_later_body_chunks_are_sent_at_once() -> None:
     wire = Wire()
-    transport = over(wire)
+    transport = delaying_transport(wire)
     transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
     transport.write(HEAD)
     transport.write(b"{")
@@ -79,5 +79,5 @@ def test_go_on_is_said_at_once_and_later_pieces_of_a_body_are_not_kept() -> None
     assert wire.writes == [b"HTTP/1.1 100 Continue\r\n\r\n", HEAD + b"{", b"}"]
 
 
-def test_in_all_else_it_is_the_transport() -> None:
-    assert over(Wire()).get_extra_info("peername") == "the peername"
+def test_everything_else_is_passed_to_the_transport() -> None:
+    assert delaying_transport(Wire()).get_extra_info("peername") == "the peername"

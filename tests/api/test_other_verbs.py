@@ -1,4 +1,4 @@
-"""Prioritize, preempt, and what people look at."""
+"""Prioritize, preempt, and the endpoints that people call."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ def test_the_node_that_the_pod_fills_best_scores_highest(client: Client) -> None
     assert scores["w"] == 0
 
 
-def test_scores_are_whole_numbers_from_0_to_10_for_every_node_asked(client: Client) -> None:
+def test_every_node_gets_an_integer_score_from_0_to_10(client: Client) -> None:
     for memory in ("1Mi", "1Gi", "39Gi", "79Gi"):
-        scores = priorities(client, shared_pod("p", memory), ["a", "b", "w", "stranger"])
-        assert set(scores) == {"a", "b", "w", "stranger"}
+        scores = priorities(client, shared_pod("p", memory), ["a", "b", "w", "unknown"])
+        assert set(scores) == {"a", "b", "w", "unknown"}
         assert all(isinstance(score, int) and 0 <= score <= 10 for score in scores.values())
 
 
-def test_a_small_pod_prefers_a_gpu_that_is_in_use_already(client: Client) -> None:
+def test_a_small_pod_prefers_a_gpu_that_is_already_in_use(client: Client) -> None:
     tenant = shared_pod("tenant", "60Gi")
     client.feasible(tenant, ["b"])
     client.place(tenant, "b")
@@ -47,7 +47,7 @@ def test_a_small_pod_prefers_a_gpu_that_is_in_use_already(client: Client) -> Non
 
 
 @pytest.mark.parametrize("pattern", ["node-{:04d}.example", "node-{}.example"], ids=["one length", "many lengths"])
-def test_hundreds_of_nodes_each_get_their_score(pattern: str) -> None:
+def test_each_of_hundreds_of_nodes_gets_its_own_score(pattern: str) -> None:
     names = [pattern.format(number) for number in range(600)]
     nodes = [sharing_node(name, 1, 81920 if number % 3 else 24576) for number, name in enumerate(names)]
     scores = priorities(Client(new_fake_service(nodes)), shared_pod("p", "40Gi"), names[::-1])
@@ -56,8 +56,8 @@ def test_hundreds_of_nodes_each_get_their_score(pattern: str) -> None:
     assert all(scores[name] > 0 for number, name in enumerate(names) if number % 3)
 
 
-def test_after_its_filter_a_pod_sees_the_same_scores_as_without(client: Client) -> None:
-    """What it holds does not stand in its own way, and what changed meanwhile is seen."""
+def test_a_pods_own_holds_do_not_change_its_scores(client: Client) -> None:
+    """But a node that changed since its filter gets a new score."""
     alone = priorities(client, shared_pod("p", "35Gi"), ["a", "b", "w"])
     client.feasible(shared_pod("p", "35Gi"), ["a", "b"])
     assert priorities(client, shared_pod("p", "35Gi"), ["w", "b", "a"]) == alone
@@ -81,11 +81,11 @@ def test_preemption_keeps_the_nodes_where_evicting_would_help() -> None:
     body = {"Pod": shared_pod("p", "30Gi"), "NodeNameToVictims": None, "NodeNameToMetaVictims": meta}
     answer = asyncio.run(client.verb("preempt", body))
     assert answer == {"NodeNameToMetaVictims": {"full": meta["full"]}}
-    # Looking changed nothing.
+    # The preemption call changed nothing.
     assert client.reasons(shared_pod("p", "30Gi"), ["full"])
 
 
-def test_preemption_with_whole_victims_is_answered_with_their_uids() -> None:
+def test_preemption_answers_full_victim_objects_with_their_uids() -> None:
     client = Client(new_fake_service([sharing_node("full", 1)]))
     tenant = shared_pod("tenant", "30Gi")
     client.feasible(tenant, ["full"])
@@ -95,7 +95,7 @@ def test_preemption_with_whole_victims_is_answered_with_their_uids() -> None:
     assert answer["NodeNameToMetaVictims"] == {"full": {"Pods": [{"UID": "uid-tenant"}], "NumPDBViolations": 0}}
 
 
-def test_explain_tells_every_gpu_and_changes_nothing(client: Client) -> None:
+def test_explain_lists_every_gpu_and_changes_nothing(client: Client) -> None:
     pod = shared_pod("p", "50Gi")
     before = client.request("GET", "/state").json()
     explained = client.request("POST", "/explain", yaml.safe_dump(pod).encode()).json()
@@ -108,7 +108,7 @@ def test_explain_tells_every_gpu_and_changes_nothing(client: Client) -> None:
     assert client.request("GET", "/state").json() == before
 
 
-def test_forecast_tells_the_parts_of_a_summary(client: Client) -> None:
+def test_forecast_breaks_a_summary_down_into_parts(client: Client) -> None:
     pod = pod_manifest("p", {"parameters": "25.6M", "activations": "11.1M", "batch-size": "64"}, GPU)
     answer = client.request("POST", "/forecast", yaml.safe_dump(pod).encode()).json()
     assert answer["assumptions"] == ["precision fp32", "optimizer adamw", "task training"]
@@ -120,7 +120,7 @@ def test_forecast_tells_the_parts_of_a_summary(client: Client) -> None:
     }
 
 
-def test_forecast_for_a_product_that_the_cluster_does_not_have(client: Client) -> None:
+def test_forecast_works_for_a_product_that_the_cluster_does_not_have(client: Client) -> None:
     pod = pod_manifest("p", {"gpu-memory": "20Gi"}, GPU)
     answer = client.request("POST", "/forecast?gpu=Tesla-T4", yaml.safe_dump(pod).encode()).json()
     assert [(f["product"], f["holds_it"]) for f in answer["forecasts"]] == [("Tesla-T4", False)]
@@ -140,13 +140,13 @@ def test_forecast_for_a_product_that_the_cluster_does_not_have(client: Client) -
         (b"x" * 300_000, "larger than 256 KiB"),
     ],
 )
-def test_a_manifest_that_cannot_be_used_is_told_why(client: Client, body: bytes, words: str) -> None:
+def test_an_unusable_manifest_gets_400_and_the_cause(client: Client, body: bytes, words: str) -> None:
     response = client.request("POST", "/forecast", body)
     assert response.status == 400
     assert words in response.json()["Error"]
 
 
-def test_state_shows_promises_holds_and_who_waits(client: Client) -> None:
+def test_state_shows_promises_holds_and_unschedulable_pods(client: Client) -> None:
     bound, held, waits = shared_pod("bound", "30Gi"), shared_pod("held", "20Gi"), shared_pod("waits", "90Gi")
     for pod in (bound, held, waits):
         client.feasible(pod, ["a"])
@@ -165,7 +165,7 @@ def test_state_shows_promises_holds_and_who_waits(client: Client) -> None:
     assert client.metric("vramcast_unschedulable_pods") == 1
 
 
-def test_a_large_cluster_is_shown_in_pages() -> None:
+def test_the_state_of_a_large_cluster_is_paginated() -> None:
     client = Client(new_fake_service([sharing_node(f"n{number:04d}", 1) for number in range(1100)]))
     seen, after = [], ""
     while after is not None:
@@ -175,7 +175,7 @@ def test_a_large_cluster_is_shown_in_pages() -> None:
     assert seen == sorted(f"n{number:04d}" for number in range(1100))
 
 
-def test_probes(client: Client) -> None:
+def test_probes_report_liveness_and_readiness(client: Client) -> None:
     assert client.request("GET", "/healthz").status == 200
     assert client.request("GET", "/readyz").status == 200
     assert client.request("HEAD", "/healthz").body == b""

@@ -1,4 +1,4 @@
-"""The port for kubelets and Prometheus: open to the network, so it answers probes and nothing else."""
+"""The port for kubelets and Prometheus is open to the network, so it serves only probes and metrics."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ def probes() -> Client:
 
 
 @pytest.mark.parametrize("path", ["/healthz", "/readyz", "/metrics"])
-def test_probes_answer(probes: Client, path: str) -> None:
+def test_probes_and_metrics_are_served(probes: Client, path: str) -> None:
     assert probes.request("GET", path).status == 200
 
 
 @pytest.mark.parametrize("path", ["/filter", "/prioritize", "/bind", "/preempt", "/forecast", "/explain", "/state"])
-def test_nothing_else_is_there(probes: Client, path: str) -> None:
+def test_every_other_path_is_404(probes: Client, path: str) -> None:
     assert probes.request("POST", path, b"{}").status == 404
