@@ -149,7 +149,7 @@ class Settings(BaseModel):
     telemetry_stale_seconds: float = Field(120.0, ge=1, le=3600)
     """ignore older samples and decide by promises alone"""
     telemetry_lag_seconds: float = Field(30.0, ge=0, le=600)
-    """how far a sample may lag behind its timestamp: dcgm-exporter's collection interval"""
+    """how far a sample may lag behind its timestamp: the exporter's collection interval"""
     telemetry_history_hours: float = Field(24.0, ge=0, le=720)
     """how far back to read runs from Prometheus after a restart"""
     telemetry_memory_metric: str = Field(_EXPORTER.memory, pattern=r"^[a-zA-Z_:][\w:]*$")
