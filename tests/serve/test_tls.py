@@ -26,10 +26,13 @@ class Identity:
 def make_identity(directory: Path, name: str, signed_by: Identity | None = None) -> Identity:
     """A certificate for loopback, or without `signed_by` a CA."""
     made = Identity(directory / f"{name}.crt", directory / f"{name}.key")
-    extension = "subjectAltName=IP:127.0.0.1" if signed_by else "keyUsage=critical,keyCertSign"
+    # Python 3.13 verifies strictly: a CA must have a key usage, and a certificate that is no CA must say so.
+    authority = ("keyUsage=critical,keyCertSign",)
+    leaf = ("subjectAltName=IP:127.0.0.1", "basicConstraints=critical,CA:FALSE", "keyUsage=critical,digitalSignature")
+    extensions = [part for one in (leaf if signed_by else authority) for part in ("-addext", one)]
     command = [
         "openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2",
-        "-subj", f"/CN={name}", "-addext", extension, "-keyout", str(made.key), "-out", str(made.cert),
+        "-subj", f"/CN={name}", *extensions, "-keyout", str(made.key), "-out", str(made.cert),
     ]  # fmt: skip
     if signed_by:
         command += ["-CA", str(signed_by.cert), "-CAkey", str(signed_by.key)]
