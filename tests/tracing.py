@@ -24,7 +24,7 @@ class Trace:
         return sorted({str(Path(code.co_filename).relative_to(ROOT)) for code in self.codes})
 
     def order(self, functions: list[Callable[..., Any]]) -> list[Callable[..., Any]]:
-        """Those of the functions that ran, in the order of their first call."""
+        """The given functions that ran, in the order of their first call."""
         by_code = {function.__code__: function for function in functions}
         return [by_code[code] for code in self.codes if code in by_code]
 
@@ -33,12 +33,12 @@ class Trace:
 def traced() -> Iterator[Trace]:
     trace, root = Trace(), str(ROOT)
 
-    def note(frame: FrameType, event: str, _argument: Any) -> None:
+    def record(frame: FrameType, event: str, _argument: Any) -> None:
         if event == "call" and frame.f_code.co_filename.startswith(root):
             trace.codes.setdefault(frame.f_code)
 
     before = sys.getprofile()
-    sys.setprofile(note)
+    sys.setprofile(record)
     try:
         yield trace
     finally:

@@ -1,4 +1,4 @@
-"""Nodes, pods and demands in one line each, so that a test shows only what its rule is about."""
+"""One-line builders for nodes, pods and demands, so that a test shows only what its rule needs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ T4 = Product("Tesla-T4")
 
 
 class GivenForecaster:
-    """A fake: the need is what the task was given, on every product."""
+    """A fake: on every product the need is the task's `gpu-memory`."""
 
     def forecast(self, task: Task, product: Product) -> Forecast:
         size_bytes = (task.gpu_memory_mib or 0) * MIB
@@ -80,7 +80,7 @@ def take(ledger: Ledger, wanted: Demand, node: str, now: float = 0.0) -> Promise
 
 
 def room(ledger: Ledger, node: str, resource: Resource = SHARED_GPU) -> list[int]:
-    """Room of each GPU, by asking: the largest need that fits beside what is there, GPU by GPU."""
+    """The room left on each GPU; negative if the GPU is over-full."""
     pool = ledger.nodes[NodeName(node)].pool(resource)
     assert pool is not None
     column = int(ledger.board.columns([node])[0])

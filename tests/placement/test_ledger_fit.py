@@ -1,4 +1,4 @@
-"""What fits: rule by rule, node by node."""
+"""Which nodes a pod fits, rule by rule."""
 
 from __future__ import annotations
 
@@ -42,24 +42,24 @@ def test_a_whole_gpu_fits_by_its_size() -> None:
     assert reason(ledger, demand("a", 1001, resource=WHOLE_GPU), "n1") is Reason.TOO_SMALL
 
 
-def test_the_need_is_the_one_on_the_nodes_own_product() -> None:
+def test_each_node_is_judged_by_the_need_on_its_own_product() -> None:
     ledger = ledger_of(whole_node("big", 1000, product=A100), whole_node("small", 1000, product=T4))
     decision = decide(ledger, demand("a", {A100: 900, T4: 1100}, resource=WHOLE_GPU), "big", "small")
     assert list(decision.reasons) == [Reason.FITS, Reason.TOO_SMALL]
 
 
-def test_a_product_that_nobody_forecast_for_never_fits() -> None:
+def test_a_product_without_a_forecast_never_fits() -> None:
     ledger = ledger_of(whole_node("n1", 1000, product=T4))
     assert reason(ledger, demand("a", {A100: 1}, resource=WHOLE_GPU), "n1") is Reason.TOO_SMALL
 
 
-def test_tenants_of_other_whole_gpus_do_not_matter_where_the_scheduler_counts() -> None:
+def test_counting_free_whole_gpus_is_left_to_the_scheduler() -> None:
     ledger = ledger_of(whole_node("n1", 1000, count=2))
     ledger.promise(bound("a", "n1", 1000, resource=WHOLE_GPU, count=2))
     assert reason(ledger, demand("b", 1000, resource=WHOLE_GPU), "n1") is Reason.FITS
 
 
-def test_where_no_scheduler_counts_the_free_devices_are_counted() -> None:
+def test_with_count_devices_the_ledger_counts_free_whole_gpus() -> None:
     ledger = ledger_of(whole_node("n1", 1000, count=2), count_devices=True)
     take(ledger, demand("a", 1000, resource=WHOLE_GPU), "n1")
     assert reason(ledger, demand("b", 1000, resource=WHOLE_GPU), "n1") is Reason.FITS
@@ -76,7 +76,7 @@ def test_more_whole_gpus_than_the_node_has_never_fit() -> None:
     assert reason(ledger, demand("a", 10, 3, WHOLE_GPU), "n1") is Reason.TOO_FEW_GPUS
 
 
-def test_unmanaged_on_any_gpu_count_where_the_kubelet_picks() -> None:
+def test_where_the_kubelet_picks_unmanaged_memory_on_any_gpu_counts() -> None:
     ledger = ledger_of(whole_node("n1", 1000, count=2))
     ledger.set_unmanaged(N1, (0, 300))
     assert reason(ledger, demand("a", 700, resource=WHOLE_GPU), "n1") is Reason.FITS
@@ -97,7 +97,7 @@ def test_whole_gpus_are_not_held() -> None:
 # ---------------------------------------------------------------------- shared GPUs
 
 
-def test_shared_pods_pack_beside_each_other_until_a_gpu_is_full() -> None:
+def test_pods_share_a_gpu_until_it_is_full() -> None:
     ledger = ledger_of(sharing_node("n1", 1000))
     assert take(ledger, demand("a", 600), "n1").gpu_indices == (0,)
     assert reason(ledger, demand("b", 401), "n1") is Reason.NO_ROOM
@@ -129,14 +129,14 @@ def test_k_shared_gpus_need_k_gpus_whatever_other_nodes_have(widest: int) -> Non
     assert reason(ledger, demand("a", 10, 5), "other") is Reason.TOO_FEW_GPUS
 
 
-def test_gpus_of_different_sizes_on_one_node_are_told_apart() -> None:
+def test_gpus_of_different_sizes_on_one_node_are_judged_separately() -> None:
     ledger = ledger_of(sharing_node("n1", 1000, 500))
     assert take(ledger, demand("a", 600), "n1").gpu_indices == (0,)
     assert reason(ledger, demand("b", 600), "n1") is Reason.NO_ROOM
     assert reason(ledger, demand("b", 1001), "n1") is Reason.TOO_SMALL
 
 
-def test_unmanaged_take_room_on_their_own_gpu_only() -> None:
+def test_unmanaged_memory_takes_room_only_on_its_own_gpu() -> None:
     ledger = ledger_of(sharing_node("n1", 1000, 1000))
     ledger.set_unmanaged(N1, (900,))
     assert room(ledger, "n1") == [100, 1000]
@@ -146,7 +146,7 @@ def test_unmanaged_take_room_on_their_own_gpu_only() -> None:
     assert reason(ledger, demand("b", 200), "n1") is Reason.FITS
 
 
-def test_a_pod_bound_elsewhere_without_an_assignment_counts_on_every_gpu() -> None:
+def test_a_pod_bound_without_an_assignment_counts_on_every_gpu() -> None:
     ledger = ledger_of(sharing_node("n1", 1000, 1000))
     ledger.promise(bound("foreign", "n1", 400))
     assert room(ledger, "n1") == [600, 600]
@@ -155,18 +155,18 @@ def test_a_pod_bound_elsewhere_without_an_assignment_counts_on_every_gpu() -> No
 # ---------------------------------------------------------------------- sharing and not sharing never mix
 
 
-def test_a_shared_pod_stays_off_a_node_that_does_not_share() -> None:
+def test_a_sharing_pod_does_not_fit_a_node_that_does_not_share() -> None:
     ledger = ledger_of(whole_node("n1", 1000), sharing_node("n2", 1000))
     assert reason(ledger, demand("a", 10), "n1") is Reason.NOT_SHARING
 
 
-def test_a_whole_pod_stays_off_a_node_that_shares() -> None:
+def test_a_whole_gpu_pod_does_not_fit_a_node_that_shares() -> None:
     ledger = ledger_of(whole_node("n1", 1000), sharing_node("n2", 1000))
     assert reason(ledger, demand("a", 10, resource=WHOLE_GPU), "n2") is Reason.SHARING
     assert list(ledger.board.sharing(ledger.board.columns(["n1", "n2", "nowhere"]))) == [False, True, False]
 
 
-def test_while_a_whole_pod_runs_on_a_sharing_node_nobody_shares() -> None:
+def test_a_whole_gpu_pod_on_a_sharing_node_blocks_sharing() -> None:
     ledger = ledger_of(sharing_node("n1", 1000, 1000))
     ledger.promise(bound("foreign", "n1", None, resource=WHOLE_GPU))
     assert reason(ledger, demand("a", 10), "n1") is Reason.MIXED
@@ -174,7 +174,7 @@ def test_while_a_whole_pod_runs_on_a_sharing_node_nobody_shares() -> None:
     assert reason(ledger, demand("a", 10), "n1") is Reason.FITS
 
 
-def test_while_a_shared_pod_runs_on_a_node_that_stopped_sharing_no_whole_gpu_is_given() -> None:
+def test_a_sharing_pod_on_a_node_that_stopped_sharing_blocks_whole_gpus() -> None:
     ledger = ledger_of(sharing_node("n1", 1000))
     take(ledger, demand("a", 10), "n1")
     ledger.put_node(whole_node("n1", 1000))
@@ -198,7 +198,7 @@ def test_a_mig_slice_is_a_gpu_of_its_own_size() -> None:
     assert reason(ledger, demand("a", 10, resource=WHOLE_GPU), "mig") is Reason.NO_GPU
 
 
-def test_mig_slices_are_counted_where_no_scheduler_does() -> None:
+def test_with_count_devices_the_ledger_counts_mig_slices() -> None:
     ledger = ledger_of(mig_node("mig", 4864, 2), count_devices=True)
     take(ledger, demand("a", 4864, 2, MIG), "mig")
     assert reason(ledger, demand("b", 10, resource=MIG), "mig") is Reason.TOO_FEW_GPUS
@@ -211,37 +211,37 @@ def test_a_resource_that_no_node_offers_fits_nowhere() -> None:
     assert reason(Ledger(), demand("a", 10), "nowhere") is Reason.UNKNOWN_NODE
 
 
-# ---------------------------------------------------------------------- time-sliced: wherever the kubelet puts them
+# ---------------------------------------------------------------------- time-slicing: any choice of the kubelet fits
 
 
-def test_time_sliced_tenants_may_all_sit_on_the_gpu_that_the_next_pod_gets() -> None:
+def test_a_time_sliced_pod_must_fit_next_to_the_largest_tenants() -> None:
     ledger = ledger_of(whole_node("n1", 1000, count=2, replicas=3))
     for uid, need in (("a", 100), ("b", 300), ("c", 200)):
         take(ledger, demand(uid, need, resource=WHOLE_GPU), "n1")
-    assert reason(ledger, demand("d", 500, resource=WHOLE_GPU), "n1") is Reason.FITS  # beside 300 + 200
+    assert reason(ledger, demand("d", 500, resource=WHOLE_GPU), "n1") is Reason.FITS  # next to 300 + 200
     assert reason(ledger, demand("d", 501, resource=WHOLE_GPU), "n1") is Reason.NO_ROOM
 
 
-def test_an_undescribed_tenant_of_a_time_sliced_gpu_counts_at_its_share() -> None:
+def test_an_undescribed_pod_on_a_time_sliced_gpu_counts_for_its_share() -> None:
     ledger = ledger_of(whole_node("n1", 1000, replicas=4))
     ledger.promise(bound("a", "n1", None, resource=WHOLE_GPU))
     assert room(ledger, "n1", WHOLE_GPU) == [750]
 
 
-def test_all_replicas_of_one_pod_may_land_on_one_gpu() -> None:
+def test_all_replicas_of_a_pod_must_fit_on_one_gpu() -> None:
     ledger = ledger_of(whole_node("n1", 1000, count=2, replicas=2))
     assert reason(ledger, demand("a", 500, 2, WHOLE_GPU), "n1") is Reason.FITS
     assert reason(ledger, demand("a", 501, 2, WHOLE_GPU), "n1") is Reason.TOO_SMALL
 
 
-def test_a_time_sliced_gpu_is_held_until_the_pods_fate_is_known() -> None:
+def test_filter_holds_room_on_time_sliced_gpus() -> None:
     ledger = ledger_of(whole_node("n1", 1000, replicas=4))
     hold(ledger, demand("a", 600, resource=WHOLE_GPU), "n1")
     assert reason(ledger, demand("b", 600, resource=WHOLE_GPU), "n1") is Reason.HELD
     assert reason(ledger, demand("b", 400, resource=WHOLE_GPU), "n1") is Reason.FITS
 
 
-def test_a_pod_with_a_billion_devices_costs_no_memory_and_fits_nowhere() -> None:
+def test_thousands_of_devices_count_only_up_to_the_replicas_and_never_fit() -> None:
     ledger = ledger_of(whole_node("n1", 1000, replicas=4))
     ledger.promise(bound("a", "n1", 100, resource=WHOLE_GPU, count=4096))
     assert room(ledger, "n1", WHOLE_GPU) == [700]
@@ -249,7 +249,7 @@ def test_a_pod_with_a_billion_devices_costs_no_memory_and_fits_nowhere() -> None
 
 
 def worst_gpu(needs: list[int], gpus: int, replicas: int) -> int:
-    """Brute force: the fullest GPU over every way in which the kubelet can hand out the replicas."""
+    """Brute force: the fullest GPU over every way the kubelet can hand out the replicas."""
     worst = 0
     for choice in product(range(gpus), repeat=len(needs)):
         loads = [[need for need, gpu in zip(needs, choice, strict=True) if gpu == g] for g in range(gpus)]
@@ -275,19 +275,19 @@ def test_no_choice_of_the_kubelet_overfills_a_time_sliced_gpu(
             placed += [need] * count
             assert worst_gpu(placed, gpus, replicas) <= size_mib
         elif count == 1 and len(placed) < gpus * replicas:
-            # With one replica the rule is exact: what it refuses, some choice of the kubelet would overfill.
+            # For one replica the rule is exact: some choice of the kubelet would overfill a GPU with a refused pod.
             assert worst_gpu([*placed, need], gpus, replicas) > size_mib
 
 
 def test_the_brute_force_tries_every_choice() -> None:
     assert worst_gpu([3, 4, 5], gpus=2, replicas=2) == 9 == max(map(sum, combinations([3, 4, 5], 2)))
-    assert comb(4, 2) == 6  # four replicas on two GPUs of two: more than one way
+    assert comb(4, 2) == 6  # four replicas on two GPUs with two each: six ways
 
 
 # ---------------------------------------------------------------------- nodes that change under their pods
 
 
-def test_a_node_that_shrank_below_its_promises_is_over_full_and_gives_nothing() -> None:
+def test_a_node_that_shrank_below_its_promises_is_over_full_and_fits_nothing() -> None:
     ledger = ledger_of(sharing_node("n1", 1000))
     take(ledger, demand("a", 900), "n1")
     ledger.put_node(sharing_node("n1", 500))
@@ -295,20 +295,20 @@ def test_a_node_that_shrank_below_its_promises_is_over_full_and_gives_nothing() 
     assert reason(ledger, demand("b", 1), "n1") is Reason.NO_ROOM
 
 
-def test_an_over_full_gpu_stays_out_of_the_way_of_its_neighbour() -> None:
+def test_an_over_full_gpu_does_not_affect_its_neighbour() -> None:
     ledger = ledger_of(sharing_node("n1", 1000, 1000))
     ledger.promise(bound("a", "n1", 5000, 0))
     assert take(ledger, demand("b", 1000), "n1").gpu_indices == (1,)
 
 
-def test_a_promise_on_a_gpu_that_went_away_counts_on_those_that_are_left() -> None:
+def test_a_promise_on_a_removed_gpu_counts_on_the_remaining_ones() -> None:
     ledger = ledger_of(sharing_node("n1", 1000, 1000))
     ledger.promise(bound("a", "n1", 300, 1))
     ledger.put_node(sharing_node("n1", 1000))
     assert room(ledger, "n1") == [700]
 
 
-def test_a_node_recreated_smaller_is_not_taken_for_what_it_was() -> None:
+def test_a_node_recreated_with_smaller_or_fewer_gpus_is_judged_by_the_new_ones() -> None:
     ledger = ledger_of(sharing_node("n1", 1000, 1000))
     ledger.drop_node(N1)
     ledger.put_node(sharing_node("n1", 500))
@@ -316,7 +316,7 @@ def test_a_node_recreated_smaller_is_not_taken_for_what_it_was() -> None:
     assert reason(ledger, demand("a", 10, 2), "n1") is Reason.TOO_FEW_GPUS
 
 
-def test_a_node_that_is_gone_is_unknown_and_its_promises_are_there_when_it_is_back() -> None:
+def test_a_deleted_node_is_unknown_and_has_its_promises_again_once_recreated() -> None:
     ledger = ledger_of(sharing_node("n1", 1000))
     take(ledger, demand("a", 900), "n1")
     ledger.drop_node(N1)
@@ -325,7 +325,7 @@ def test_a_node_that_is_gone_is_unknown_and_its_promises_are_there_when_it_is_ba
     assert room(ledger, "n1") == [100]
 
 
-def test_a_pod_that_ends_while_its_node_is_gone_leaves_nothing_behind() -> None:
+def test_a_pod_that_ends_while_its_node_is_gone_leaves_no_promise() -> None:
     ledger = ledger_of(sharing_node("n1", 1000))
     take(ledger, demand("a", 900), "n1")
     ledger.drop_node(N1)
@@ -334,7 +334,7 @@ def test_a_pod_that_ends_while_its_node_is_gone_leaves_nothing_behind() -> None:
     assert room(ledger, "n1") == [1000]
 
 
-def test_a_column_that_is_used_again_brings_nothing_from_the_node_before() -> None:
+def test_a_reused_column_carries_nothing_over_from_the_previous_node() -> None:
     ledger = ledger_of(sharing_node("n1", 1000, 1000), sharing_node("n2", 700))
     take(ledger, demand("a", 900), "n1")
     ledger.set_unmanaged(N1, (50, 50))
@@ -346,7 +346,7 @@ def test_a_column_that_is_used_again_brings_nothing_from_the_node_before() -> No
     assert reason(ledger, demand("c", 801), "n3") is Reason.TOO_SMALL
 
 
-def test_holds_do_not_survive_a_change_of_their_node_but_stay_on_the_others() -> None:
+def test_a_node_change_drops_the_holds_on_that_node_only() -> None:
     ledger = ledger_of(sharing_node("n1", 1000), sharing_node("n2", 1000))
     hold(ledger, demand("a", 600), "n1", "n2")
     ledger.put_node(sharing_node("n1", 2000))
@@ -355,13 +355,13 @@ def test_holds_do_not_survive_a_change_of_their_node_but_stay_on_the_others() ->
     assert (room(ledger, "n1"), room(ledger, "n2")) == ([2000], [1000])
 
 
-def test_a_node_whose_memory_is_not_known_says_so() -> None:
+def test_a_node_with_unknown_memory_gets_that_reason() -> None:
     ledger = ledger_of(NodeGpus(N1, problem="no label"))
     assert reason(ledger, demand("a", 1), "n1") is Reason.MEMORY_UNKNOWN
     assert reason(ledger, demand("a", 1, resource=WHOLE_GPU), "n1") is Reason.MEMORY_UNKNOWN
 
 
-def test_a_cluster_that_grows_past_every_capacity_keeps_its_books() -> None:
+def test_the_ledger_stays_correct_while_its_arrays_grow() -> None:
     ledger = ledger_of(*(sharing_node(f"n{n}", 1000) for n in range(60)))
     take(ledger, demand("a", 900), "n59")
     hold(ledger, demand("h", 500), "n1", "n2")
@@ -374,7 +374,7 @@ def test_a_cluster_that_grows_past_every_capacity_keeps_its_books() -> None:
     assert room(ledger, "n299") == [2000] * 4
 
 
-def test_the_promise_of_an_absurd_need_is_over_full_and_nothing_else() -> None:
+def test_an_absurdly_large_promise_affects_only_its_own_gpu() -> None:
     ledger = ledger_of(sharing_node("n1", 1000, 1000))
     for n in range(5):
         ledger.promise(bound(f"p{n}", "n1", 10**18, 0))
@@ -398,7 +398,7 @@ _TENANTS = st.lists(st.tuples(_NEEDS, st.integers(0, 2)), max_size=4)
     need=_NEEDS,
     count=st.integers(1, 3),
 )
-def test_larger_gpus_fewer_tenants_and_fewer_unmanaged_never_turn_a_fit_into_a_no_fit(
+def test_larger_gpus_fewer_tenants_and_less_unmanaged_memory_never_turn_a_fit_into_a_no_fit(
     sizes: list[int], extra: int, tenants: list[tuple[int, int]], unmanaged: list[int], need: int, count: int
 ) -> None:
     ledger = ledger_of(sharing_node("n1", *sizes))
@@ -430,7 +430,7 @@ def test_a_larger_time_sliced_gpu_never_turns_a_fit_into_a_no_fit(
     assert fits_large or not fits_small
 
 
-def test_a_state_of_a_promise_changes_nothing_about_its_room() -> None:
+def test_the_state_of_a_promise_does_not_change_its_room() -> None:
     ledger = ledger_of(sharing_node("n1", 1000))
     take(ledger, demand("a", 600), "n1")
     for state in (State.UNCONFIRMED, State.BINDING, State.BOUND):

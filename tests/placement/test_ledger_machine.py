@@ -1,7 +1,7 @@
-"""Filter, bind, watch, delete, expire, relist, restart, in any order: no GPU is ever promised twice.
+"""Filter, bind, watch, delete, expire, relist and restart in any order never promise the same room twice.
 
-`World` plays the API server in plain Python: it alone knows which pods exist and where they are bound. The ledger is
-driven as the service drives it, and checked against the world and against a recount that shares no code with it.
+The machine plays the API server: only its `pods` show which pods exist and where they are bound. It drives the ledger
+as the service does, then checks it against those pods and against a recount that shares no code with the ledger.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ SHARING_NODES = ("share-1", "share-2")
 SLICED_NODES = ("slice-1",)
 NODES = (*SHARING_NODES, *SLICED_NODES)
 REPLICAS = 3
-# Large against GPUs of 40 to 60, so that they meet: need, count, shares.
+# Need, count, shares. The needs are large for GPUs of 40 to 60, so that pods compete for room.
 PODS = st.tuples(st.sampled_from([10, 15, 20, 30, 40]), st.sampled_from([1, 1, 2]), st.booleans())
-FATES = ("answered", "answered", "answered", "lost", "applied, answer lost", "limbo")
+FATES = ("answered", "answered", "answered", "lost", "applied, answer lost", "timed out")
 
 
 @dataclass
-class WorldPod:
-    """A pod as the API server has it."""
+class StoredPod:
+    """A pod as the API server stores it."""
 
     uid: str
     need_mib: int
@@ -54,7 +54,7 @@ class WorldPod:
     written: dict[str, str] = field(default_factory=dict)
     indices: tuple[int, ...] = ()
     finished: bool = False
-    ours: bool = False
+    bound_by_us: bool = False
 
     def record(self) -> PodRecord:
         annotations = {PREFIX + "gpu-memory": f"{self.need_mib}Mi", **self.written}
@@ -68,10 +68,10 @@ class WorldPod:
 
 @dataclass(frozen=True)
 class Write:
-    """A Binding under way; `limbo`: the service has given up waiting, the write may still come through."""
+    """A Binding in flight. `timed_out`: the service has stopped waiting, but the write may still land."""
 
     promise: Promise
-    limbo: bool = False
+    timed_out: bool = False
 
 
 def build_node(name: str, sizes: tuple[int, ...]) -> NodeGpus:
@@ -84,17 +84,17 @@ class LedgerMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.now = 0.0
-        self.pods: dict[str, WorldPod] = {}
-        self.sizes: dict[str, tuple[int, ...]] = {}  # the last known, also of nodes that are gone
+        self.pods: dict[str, StoredPod] = {}
+        self.sizes: dict[str, tuple[int, ...]] = {}  # last known, deleted nodes included
         self.present: set[str] = set()
-        # Nodes that shrank under their pods, or that another scheduler filled: there over-full is nobody's promise.
-        self.spoilt: set[str] = set()
+        # Nodes that shrank under their pods, or got pods from another scheduler. They may well be over-full.
+        self.exempt: set[str] = set()
         self.unmanaged: dict[str, tuple[int, ...]] = {}
         self.writes: list[Write] = []
         self.watch: list[Change] = []
         self.list_under_way: tuple[list[PodRecord], float] | None = None
-        self.told_feasible: dict[str, set[str]] = {}
-        self.born = 0
+        self.offered: dict[str, set[str]] = {}
+        self.created = 0
         self.state = self.empty_state()
 
     def empty_state(self) -> ClusterState:
@@ -111,12 +111,12 @@ class LedgerMachine(RuleBasedStateMachine):
     def tick(self) -> None:
         self.now += 1.0
 
-    def unsettle(self, node: str) -> None:
-        """The node changed behind the scheduler's back: who was told it is feasible may be turned away."""
-        for nodes in self.told_feasible.values():
+    def withdraw_offers(self, node: str) -> None:
+        """The node changed after filter, so a bind to it may now be refused."""
+        for nodes in self.offered.values():
             nodes.discard(node)
 
-    def pick(self, data: st.DataObject, uids: list[str]) -> WorldPod:
+    def pick(self, data: st.DataObject, uids: list[str]) -> StoredPod:
         return self.pods[data.draw(st.sampled_from(sorted(uids)))]
 
     def pending(self) -> list[str]:
@@ -132,12 +132,12 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @rule(name=st.sampled_from(NODES), data=st.data())
     def node_changes(self, name: str, data: st.DataObject) -> None:
-        """Grows, comes back, goes, is recreated with other GPUs, or gets unmanaged memory; shrinking is the rarest."""
-        what = data.draw(st.sampled_from(["back", "back", "gone", "gone", "unmanaged", "another"]))
-        if what == "back":
+        """The node grows, is recreated, is deleted or gets unmanaged memory. Shrinking is the rarest change."""
+        what = data.draw(st.sampled_from(["grown", "grown", "deleted", "deleted", "unmanaged", "other GPUs"]))
+        if what == "grown":
             extra = data.draw(st.integers(0, 20))
             self.put_node(name, tuple(size + extra for size in self.sizes[name]))
-        elif what == "gone":
+        elif what == "deleted":
             self.drop_node(name)
         elif what == "unmanaged":
             self.set_unmanaged(name, tuple(data.draw(st.lists(st.integers(0, 15), max_size=3))))
@@ -150,34 +150,34 @@ class LedgerMachine(RuleBasedStateMachine):
         before = self.sizes.get(name, ())
         shrank = len(sizes) < len(before) or any(new < old for new, old in zip(sizes, before, strict=False))
         if shrank:
-            self.spoilt.add(name)
+            self.exempt.add(name)
         self.sizes[name] = sizes
         self.present.add(name)
-        self.unsettle(name)
+        self.withdraw_offers(name)
         self.apply(NodeSeen(build_node(name, sizes)))
 
     def drop_node(self, name: str) -> None:
         self.tick()
         self.present.discard(name)
         self.unmanaged.pop(name, None)
-        self.unsettle(name)
+        self.withdraw_offers(name)
         self.apply(NodeGone(NodeName(name)))
 
     def set_unmanaged(self, name: str, used: tuple[int, ...]) -> None:
         self.tick()
         if name in self.present:
             self.unmanaged[name] = used
-            self.unsettle(name)
+            self.withdraw_offers(name)
             self.apply(UnmanagedMemorySeen(NodeName(name), used))
 
-    # ------------------------------------------------------------------ pods, in the API server
+    # ------------------------------------------------------------------ pods in the API server
 
     @rule(burst=st.lists(PODS, min_size=2, max_size=4))
     def create(self, burst: list[tuple[int, int, bool]]) -> None:
         self.tick()
         for need, count, shares in burst:
-            self.born += 1
-            pod = WorldPod(f"p{self.born}", need, count, shares)
+            self.created += 1
+            pod = StoredPod(f"p{self.created}", need, count, shares)
             self.pods[pod.uid] = pod
             self.watch.append(PodSeen(pod.record()))
 
@@ -200,77 +200,77 @@ class LedgerMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.pending())
     @rule(data=st.data(), name=st.sampled_from(NODES), really=st.sampled_from([False, False, True]))
     def bound_by_another_scheduler(self, data: st.DataObject, name: str, really: bool) -> None:
-        """Rare: where it happens, the first invariant can say nothing any more."""
+        """Rare, because it exempts the node from the load checks."""
         self.tick()
         if not really:
             return
         pod = self.pick(data, self.pending())
         pod.node = name
-        self.spoilt.add(name)
-        self.unsettle(name)
+        self.exempt.add(name)
+        self.withdraw_offers(name)
         self.watch.append(PodSeen(pod.record()))
 
-    # ------------------------------------------------------------------ the scheduler asks
+    # ------------------------------------------------------------------ the scheduler filters and binds
 
     @precondition(lambda self: self.pending())
-    @rule(data=st.data(), asked=st.sets(st.sampled_from(NODES), min_size=1), most=st.integers(2, 5))
-    def filter(self, data: st.DataObject, asked: set[str], most: int) -> None:
-        """A run of scheduling cycles; each may overlap binds that are still under way."""
+    @rule(data=st.data(), names=st.sets(st.sampled_from(NODES), min_size=1), most=st.integers(2, 5))
+    def filter(self, data: st.DataObject, names: set[str], most: int) -> None:
+        """Several scheduling cycles. Each may overlap binds that are still in flight."""
         uids = data.draw(st.permutations(sorted(self.pending())))
         for uid in uids[:most]:
-            self.ask(uid, sorted(asked))
+            self.filter_pod(uid, sorted(names))
 
-    def ask(self, uid: str, names: list[str]) -> None:
+    def filter_pod(self, uid: str, names: list[str]) -> None:
         self.tick()
         demand = self.state.demand(self.pods[uid].record())
         assert demand is not None
         decision = self.ledger.decide(demand, self.ledger.board.columns(names))
         self.ledger.hold(decision, self.now)
-        self.told_feasible[uid] = {name for name, fits in zip(names, decision.fits, strict=True) if fits}
+        self.offered[uid] = {name for name, fits in zip(names, decision.fits, strict=True) if fits}
 
     @precondition(lambda self: self.pending() and self.present)
     @rule(data=st.data())
-    def bind_where_it_was_told(self, data: st.DataObject) -> None:
-        told = [uid for uid in self.pending() if self.told_feasible.get(uid)]
-        for uid in data.draw(st.permutations(told)) if told else []:
-            self.bind(self.pods[uid], data.draw(st.sampled_from(sorted(self.told_feasible[uid]))))
+    def bind_to_an_offered_node(self, data: st.DataObject) -> None:
+        uids = [uid for uid in self.pending() if self.offered.get(uid)]
+        for uid in data.draw(st.permutations(uids)) if uids else []:
+            self.bind(self.pods[uid], data.draw(st.sampled_from(sorted(self.offered[uid]))))
 
     @precondition(lambda self: self.pending() and self.present)
     @rule(data=st.data())
     def bind_anywhere(self, data: st.DataObject) -> None:
-        """Again, elsewhere, or where nobody asked about: a scheduler may be anything."""
+        """Again, elsewhere, or to a node that filter never saw: a scheduler may do any of these."""
         unanswered = [uid for uid in self.pending() if self.ledger.promise_of(PodUid(uid)) is not None]
         self.bind(self.pick(data, unanswered or self.pending()), data.draw(st.sampled_from(sorted(self.present))))
 
-    def bind(self, pod: WorldPod, name: str) -> None:
+    def bind(self, pod: StoredPod, name: str) -> None:
         self.tick()
-        feasible = self.told_feasible.pop(pod.uid, set())
+        feasible = self.offered.pop(pod.uid, set())
         demand = self.state.demand(pod.record())
         assert demand is not None
         taken = self.ledger.assign(demand, NodeName(name), self.now)
         if isinstance(taken, Promise):
             self.writes.append(Write(taken))
             return
-        foreign = name in self.spoilt  # another scheduler's pod may have shown up on it since
-        assert foreign or name not in feasible, "told feasible, nothing happened to the node, and turned away"
+        exempt = name in self.exempt  # another scheduler's pod may have appeared on it since
+        assert exempt or name not in feasible, "filter offered the node, the node did not change, and bind refused it"
 
     def land(self, promise: Promise) -> bool:
-        """The API server carries out a Binding, or refuses it."""
+        """The API server applies a Binding or refuses it."""
         pod = self.pods.get(promise.uid)
         if pod is None or pod.finished or pod.node not in (None, promise.node):
             return False
         if pod.node is None:
-            pod.node, pod.ours, pod.indices = promise.node, True, promise.gpu_indices
+            pod.node, pod.bound_by_us, pod.indices = promise.node, True, promise.gpu_indices
             pod.written = {Written.RESERVED_MEMORY.value: f"{promise.need_mib}Mi"}
             if promise.gpu_indices:
                 pod.written[Written.GPU_INDICES.value] = ",".join(map(str, promise.gpu_indices))
             self.watch.append(PodSeen(pod.record()))
         return True
 
-    @precondition(lambda self: any(not write.limbo for write in self.writes))
+    @precondition(lambda self: any(not write.timed_out for write in self.writes))
     @rule(fates=st.lists(st.sampled_from(FATES), min_size=1, max_size=4))
-    def answers_come(self, fates: list[str]) -> None:
-        under_way = [write for write in self.writes if not write.limbo]
+    def binds_are_answered(self, fates: list[str]) -> None:
+        under_way = [write for write in self.writes if not write.timed_out]
         for write, fate in zip(under_way, fates, strict=False):
             self.answer(write, fate)
 
@@ -286,22 +286,22 @@ class LedgerMachine(RuleBasedStateMachine):
             return
         if fate == "applied, answer lost":
             self.land(write.promise)
-        elif fate == "limbo":
-            self.writes.append(Write(write.promise, limbo=True))
+        elif fate == "timed out":
+            self.writes.append(Write(write.promise, timed_out=True))
         self.ledger.mark(uid, node, State.UNCONFIRMED, self.now)
 
-    @precondition(lambda self: any(write.limbo for write in self.writes))
+    @precondition(lambda self: any(write.timed_out for write in self.writes))
     @rule(data=st.data(), lands=st.booleans())
-    def limbo_ends(self, data: st.DataObject, lands: bool) -> None:
+    def a_timed_out_write_ends(self, data: st.DataObject, lands: bool) -> None:
         self.tick()
-        write = data.draw(st.sampled_from([write for write in self.writes if write.limbo]))
+        write = data.draw(st.sampled_from([write for write in self.writes if write.timed_out]))
         self.writes.remove(write)
         if lands:
             self.land(write.promise)
 
     @rule()
     def resolve_unconfirmed(self) -> None:
-        """As maintenance does it, once no write can come through any more."""
+        """As maintenance does, once no write for the pod can still land."""
         self.tick()
         under_way = {write.promise.uid for write in self.writes}
         for promise in [p for p in self.ledger.promises() if p.state is State.UNCONFIRMED and p.uid not in under_way]:
@@ -313,11 +313,11 @@ class LedgerMachine(RuleBasedStateMachine):
             else:
                 self.apply(PodSeen(pod.record()))
 
-    # ------------------------------------------------------------------ news, and time
+    # ------------------------------------------------------------------ watch, lists and time
 
     @precondition(lambda self: self.watch and self.list_under_way is None)
     @rule(most=st.integers(1, 3))
-    def watch_echoes(self, most: int) -> None:
+    def watch_delivers(self, most: int) -> None:
         self.tick()
         changes, self.watch = self.watch[:most], self.watch[most:]
         self.apply(*changes)
@@ -325,7 +325,7 @@ class LedgerMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.list_under_way is None)
     @rule()
     def list_begins(self) -> None:
-        """The list has all that happened so far; what happens from here on comes by the watch that follows it."""
+        """The list contains everything up to now. Later changes come through the watch that follows it."""
         self.tick()
         self.watch.clear()
         self.list_under_way = ([pod.record() for pod in self.pods.values()], self.now)
@@ -340,66 +340,64 @@ class LedgerMachine(RuleBasedStateMachine):
         self.apply(*(PodSeen(record) for record in records))
         self.apply(PodsListed(frozenset(record.uid for record in records), listed_at))
 
-    # ------------------------------------------------------------------ stories too long to come about by chance
+    # ------------------------------------------------------------------ sequences too long to occur by chance
 
     @precondition(lambda self: self.list_under_way is None)
     @rule(pod=PODS, name=st.sampled_from(NODES), fate=st.sampled_from(FATES))
-    def a_pod_comes_and_is_bound_while_a_list_is_under_way(
-        self, pod: tuple[int, int, bool], name: str, fate: str
-    ) -> None:
+    def a_pod_is_created_and_bound_during_a_list(self, pod: tuple[int, int, bool], name: str, fate: str) -> None:
         self.list_begins()
         self.create([pod])
-        self.bind(self.pods[f"p{self.born}"], name)
-        if self.writes and self.writes[-1].promise.uid == f"p{self.born}":
+        self.bind(self.pods[f"p{self.created}"], name)
+        if self.writes and self.writes[-1].promise.uid == f"p{self.created}":
             self.answer(self.writes[-1], fate)
         self.list_arrives()
 
-    @rule(pod=PODS, names=st.permutations(SHARING_NODES), fate=st.sampled_from(FATES[3:]), asked_again=st.booleans())
-    def a_bind_gets_no_answer_and_the_next_goes_elsewhere(
-        self, pod: tuple[int, int, bool], names: list[str], fate: str, asked_again: bool
+    @rule(pod=PODS, names=st.permutations(SHARING_NODES), fate=st.sampled_from(FATES[3:]), filtered_again=st.booleans())
+    def an_unanswered_bind_is_retried_on_another_node(
+        self, pod: tuple[int, int, bool], names: list[str], fate: str, filtered_again: bool
     ) -> None:
         need, count, _ = pod
         self.create([(need, count, True)])
-        mine = self.pods[f"p{self.born}"]
+        new_pod = self.pods[f"p{self.created}"]
         for name in names:
-            if mine.node is None:
-                if asked_again:
-                    self.ask(mine.uid, list(NODES))
-                self.bind(mine, name)
-                if self.writes and self.writes[-1].promise.uid == mine.uid:
+            if new_pod.node is None:
+                if filtered_again:
+                    self.filter_pod(new_pod.uid, list(NODES))
+                self.bind(new_pod, name)
+                if self.writes and self.writes[-1].promise.uid == new_pod.uid:
                     self.answer(self.writes[-1], fate if name == names[0] else "answered")
 
     @rule(burst=st.lists(PODS, min_size=2, max_size=4), name=st.sampled_from(NODES))
-    def pods_that_were_told_the_same_node_all_get_in(self, burst: list[tuple[int, int, bool]], name: str) -> None:
+    def pods_offered_the_same_node_can_all_bind(self, burst: list[tuple[int, int, bool]], name: str) -> None:
         self.create([(need, count, name in SHARING_NODES) for need, count, _ in burst])
-        uids = [f"p{self.born - n}" for n in range(len(burst))]
+        uids = [f"p{self.created - n}" for n in range(len(burst))]
         for uid in uids:
-            self.ask(uid, [name])
+            self.filter_pod(uid, [name])
         for uid in uids:
-            if self.told_feasible[uid]:
+            if self.offered[uid]:
                 self.bind(self.pods[uid], name)
 
     @rule()
     def holds_expire(self) -> None:
         self.now += HOLD_TTL_SECONDS + 1
         self.ledger.expire_holds(self.now)
-        self.told_feasible.clear()
+        self.offered.clear()
         assert not self.ledger.holds
 
     @rule(lands=st.lists(st.booleans(), min_size=8, max_size=8))
     def restart(self, lands: list[bool]) -> None:
-        """Killed at any moment. What was under way has come through or not by the time the new one has listed."""
+        """The process is killed at any moment. Each write in flight lands or fails before the new process lists."""
         self.tick()
-        for write, comes_through in zip(self.writes, lands, strict=False):
-            if comes_through:
+        for write, landed in zip(self.writes, lands, strict=False):
+            if landed:
                 self.land(write.promise)
         self.writes.clear()
         self.watch.clear()
-        self.told_feasible.clear()
+        self.offered.clear()
         self.unmanaged.clear()
         self.list_under_way = None
         self.state = self.empty_state()
-        # Pods may be listed before nodes: the two lists are not in step.
+        # The two lists are independent, so pods may be listed before nodes.
         self.apply(*(PodSeen(pod.record()) for pod in self.pods.values()))
         self.apply(PodsListed(frozenset(PodUid(uid) for uid in self.pods), self.now))
         self.apply(*(NodeSeen(build_node(name, self.sizes[name])) for name in sorted(self.present)))
@@ -409,17 +407,17 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @invariant()
     def no_gpu_is_promised_more_than_it_has(self) -> None:
-        """Of pods that are there. One that was found gone by asking can be shown once more by a watch that is behind:
-        its promise is a ghost until the watch shows its end too, and takes room from the living, never adds to it.
+        """Counts only pods that exist. A lagging watch can still show a pod that a direct read found deleted. The pod's
+        promise then remains until the watch shows the deletion too. It takes room, but never adds any.
         """
-        living = {uid for uid, pod in self.pods.items() if not pod.finished}
-        for name in self.sizes.keys() - self.spoilt:
-            promises = [p for p in self.ledger.promises_on(NodeName(name)) if p.uid in living]
+        unfinished = {uid for uid, pod in self.pods.items() if not pod.finished}
+        for name in self.sizes.keys() - self.exempt:
+            promises = [p for p in self.ledger.promises_on(NodeName(name)) if p.uid in unfinished]
             self.check_load(name, [(p.need_mib or 0, p.count, p.gpu_indices) for p in promises])
 
     @invariant()
     def no_gpu_of_the_real_cluster_is_over_its_memory(self) -> None:
-        for name in self.sizes.keys() - self.spoilt:
+        for name in self.sizes.keys() - self.exempt:
             here = [pod for pod in self.pods.values() if pod.node == name and not pod.finished]
             self.check_load(name, [(pod.need_mib, pod.count, pod.indices) for pod in here])
 
@@ -436,10 +434,10 @@ class LedgerMachine(RuleBasedStateMachine):
     @invariant()
     def no_promise_is_lost(self) -> None:
         for pod in self.pods.values():
-            if pod.ours and not pod.finished:
+            if pod.bound_by_us and not pod.finished:
                 assert pod.node is not None
-                kept = {p.uid: p for p in self.ledger.promises_on(NodeName(pod.node))}[PodUid(pod.uid)]
-                assert (kept.need_mib, kept.gpu_indices) == (pod.need_mib, pod.indices)
+                promise = {p.uid: p for p in self.ledger.promises_on(NodeName(pod.node))}[PodUid(pod.uid)]
+                assert (promise.need_mib, promise.gpu_indices) == (pod.need_mib, pod.indices)
 
     @invariant()
     def the_arrays_equal_a_recount_from_scratch(self) -> None:
@@ -473,15 +471,15 @@ class LedgerMachine(RuleBasedStateMachine):
 
     def count_held(self, column: int, gpus: int, resource: str) -> list[int]:
         held = [0] * gpus
-        for one in self.ledger.holds.values():
-            for place, where in enumerate(one.columns):
-                if one.resource == resource and where == column:
-                    for gpu in one.gpus[:, place]:
-                        held[int(gpu)] += int(one.needs_mib[place])
+        for hold in self.ledger.holds.values():
+            for place, where in enumerate(hold.columns):
+                if hold.resource == resource and where == column:
+                    for gpu in hold.gpus[:, place]:
+                        held[int(gpu)] += int(hold.needs_mib[place])
         return held
 
     def teardown(self) -> None:
-        """When every fate is known, all that is left is what the API server has."""
+        """Once every bind is resolved, the ledger contains exactly what the API server does."""
         for write in self.writes:
             self.land(write.promise)
         self.writes.clear()

@@ -1,4 +1,4 @@
-"""A whole JSON array of node names is looked up at once, or left to the JSON decoder."""
+"""The index resolves a whole JSON array of node names at once, or leaves it to the JSON decoder."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from vramcast.names import NodeName
 from vramcast.placement.name_index import NameIndex
 
-# Equally long, and alike in most of their bytes.
+# All of one length, with most bytes the same.
 _NAMES = st.lists(st.integers(0, 16**12 - 1), min_size=1, max_size=50, unique=True).map(
     lambda numbers: [f"node-pool-{n:012x}.example" for n in numbers]
 )
@@ -29,7 +29,7 @@ def compact(names: list[str]) -> bytes:
 
 
 @given(_NAMES, st.randoms(use_true_random=False))
-def test_names_in_any_order_are_found_where_they_were_put(names: list[str], random: object) -> None:
+def test_names_in_any_order_map_to_their_columns(names: list[str], random: object) -> None:
     shuffled = names.copy()
     random.shuffle(shuffled)  # type: ignore[attr-defined]
     found = index_of(names).find(compact(shuffled))
@@ -58,7 +58,7 @@ def names_of(count: int) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    "spoil",
+    "damage",
     [
         lambda text: text.replace(",", ", "),
         lambda text: " " + text,
@@ -73,18 +73,18 @@ def names_of(count: int) -> list[str]:
         lambda text: text.replace("[", "{").replace("]", "}"),
     ],
 )
-def test_anything_but_gos_compact_form_is_left_to_the_decoder(spoil: Callable[[str], str]) -> None:
+def test_anything_but_gos_compact_form_is_left_to_the_decoder(damage: Callable[[str], str]) -> None:
     names = names_of(50)
     text = json.dumps(names, separators=(",", ":"))
     assert index_of(names).find(text.encode()) is not None
-    assert index_of(names).find(spoil(text).encode()) is None
+    assert index_of(names).find(damage(text).encode()) is None
 
 
 @given(st.binary(max_size=300))
-def test_no_bytes_break_it(raw: bytes) -> None:
+def test_arbitrary_bytes_are_left_to_the_decoder(raw: bytes) -> None:
     assert index_of(names_of(3)).find(raw) is None
 
 
 @pytest.mark.parametrize("names", [[], ["short"], ["node-00001", "node-1"], ['node-"0001'], ["knoten-ä-00001"]])
-def test_names_that_are_not_records_of_one_size_have_no_index(names: list[str]) -> None:
+def test_names_that_are_short_unequal_in_length_or_not_plain_get_no_index(names: list[str]) -> None:
     assert NameIndex.build({NodeName(name): 0 for name in names}) is None

@@ -1,4 +1,4 @@
-"""From what the watch shows to what is promised."""
+"""Watch events become promises in the ledger."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def apply(state: ClusterState, changes: Sequence[Change], now: float) -> None:
 
 
 class PerProductForecaster:
-    """A fake: a T4 needs 100 MiB more than was asked for."""
+    """A fake: the need is the task's `gpu-memory`, plus 100 MiB on a T4."""
 
     def forecast(self, task: Task, product: Product) -> Forecast:
         size_bytes = ((task.gpu_memory_mib or 0) + (100 if product == T4 else 0)) * MIB
@@ -59,20 +59,20 @@ def shared_pod(
     return read_pod(PodUid(uid), "ml", uid, annotations, (), where, finished)
 
 
-def test_a_bound_pod_stands_where_its_annotations_say() -> None:
+def test_a_bound_pod_counts_on_the_gpus_in_its_annotations() -> None:
     state = new_state()
     apply(state, [NodeSeen(sharing_node("n1", 1000, 1000)), PodSeen(shared_pod("a", 300, "n1", "1"))], 1.0)
     assert room(state.ledger, "n1") == [1000, 700]
 
 
-def test_pods_may_be_seen_before_their_nodes() -> None:
+def test_pods_may_arrive_before_their_nodes() -> None:
     state = new_state()
     apply(state, [PodSeen(shared_pod("a", 300, "n1", "0")), PodSeen(shared_pod("b", 200, "n1"))], 1.0)
     apply(state, [NodeSeen(sharing_node("n1", 1000, 1000))], 2.0)
     assert room(state.ledger, "n1") == [500, 800]
 
 
-def test_a_foreign_pod_counts_at_its_forecast_on_the_product_it_sits_on() -> None:
+def test_a_pod_without_an_assignment_counts_at_its_forecast_for_the_nodes_product() -> None:
     state = new_state(PerProductForecaster())
     apply(state, [NodeSeen(sharing_node("big", 1000)), PodSeen(shared_pod("a", 300, "n1"))], 1.0)
     apply(state, [NodeSeen(sharing_node("n1", 1000, product=T4))], 2.0)
@@ -81,7 +81,7 @@ def test_a_foreign_pod_counts_at_its_forecast_on_the_product_it_sits_on() -> Non
     assert room(state.ledger, "n1") == [700]
 
 
-def test_an_undescribed_pod_on_a_sharing_node_keeps_others_from_sharing() -> None:
+def test_an_undescribed_pod_on_a_sharing_node_blocks_sharing() -> None:
     state = new_state()
     pod = read_pod(PodUid("a"), "ml", "a", {}, [ContainerDevices({WHOLE_GPU: 1})], N1)
     apply(state, [NodeSeen(sharing_node("n1", 1000)), PodSeen(pod)], 1.0)
@@ -91,14 +91,14 @@ def test_an_undescribed_pod_on_a_sharing_node_keeps_others_from_sharing() -> Non
 
 
 @pytest.mark.parametrize("end", [PodGone(PodUid("a")), PodSeen(shared_pod("a", 300, "n1", "0", finished=True))])
-def test_a_pods_end_frees_its_room_at_once(end: PodGone | PodSeen) -> None:
+def test_a_pod_that_ends_frees_its_room_at_once(end: PodGone | PodSeen) -> None:
     state = new_state()
     apply(state, [NodeSeen(sharing_node("n1", 1000)), PodSeen(shared_pod("a", 300, "n1", "0")), end], 1.0)
     assert room(state.ledger, "n1") == [1000]
     assert not state.pods
 
 
-def test_a_stale_picture_of_a_pod_that_we_bound_does_not_free_it() -> None:
+def test_a_stale_event_does_not_free_the_room_of_a_bound_pod() -> None:
     state = new_state()
     apply(state, [NodeSeen(sharing_node("n1", 1000)), PodSeen(shared_pod("a", 300))], 1.0)
     wanted = state.demand(shared_pod("a", 300))
@@ -109,14 +109,14 @@ def test_a_stale_picture_of_a_pod_that_we_bound_does_not_free_it() -> None:
     assert room(state.ledger, "n1") == [700]
 
 
-def test_edited_annotations_of_a_bound_pod_lose_no_promise_over_a_restart() -> None:
+def test_a_bound_pod_with_edited_annotations_keeps_its_promise_over_a_restart() -> None:
     edited = {PREFIX + "batch_size": "8", Written.RESERVED_MEMORY.value: "300Mi", Written.GPU_INDICES.value: "0"}
     state = new_state()
     apply(state, [NodeSeen(sharing_node("n1", 1000)), PodSeen(read_pod(PodUid("a"), "ml", "a", edited, (), N1))], 1.0)
     assert room(state.ledger, "n1") == [700]
 
 
-def test_it_is_synced_only_after_both_lists() -> None:
+def test_the_state_is_synced_only_after_both_lists() -> None:
     state = new_state()
     apply(state, [NodesListed(frozenset())], 1.0)
     assert not state.synced
@@ -124,7 +124,7 @@ def test_it_is_synced_only_after_both_lists() -> None:
     assert state.synced
 
 
-def test_what_a_list_does_not_name_is_gone() -> None:
+def test_pods_and_nodes_that_a_list_omits_are_removed() -> None:
     state = new_state()
     apply(state, [NodeSeen(sharing_node("n1", 1000)), NodeSeen(whole_node("n2", 1000))], 1.0)
     apply(state, [PodSeen(shared_pod("a", 300, "n1", "0")), PodSeen(shared_pod("b", 300))], 1.0)
@@ -134,7 +134,7 @@ def test_what_a_list_does_not_name_is_gone() -> None:
     assert room(state.ledger, "n1") == [1000]
 
 
-def test_unmanaged_and_vanished_nodes_reach_the_ledger() -> None:
+def test_unmanaged_memory_and_deleted_nodes_reach_the_ledger() -> None:
     state = new_state()
     apply(state, [NodeSeen(sharing_node("n1", 1000)), UnmanagedMemorySeen(N1, (400,))], 1.0)
     assert room(state.ledger, "n1") == [600]
@@ -142,13 +142,13 @@ def test_unmanaged_and_vanished_nodes_reach_the_ledger() -> None:
     assert not state.ledger.nodes
 
 
-def test_every_change_is_news() -> None:
+def test_every_change_increments_the_revision() -> None:
     state = new_state()
     apply(state, [NodeSeen(sharing_node("n1", 1000)), NodeGone(N1)], 1.0)
     assert state.revision == 2
 
 
-def test_a_pod_that_asks_for_no_gpu_is_not_kept_and_a_bad_one_says_why() -> None:
+def test_a_pod_without_gpus_is_not_tracked_and_an_invalid_one_raises() -> None:
     state = new_state()
     plain = read_pod(PodUid("a"), "ml", "a", {}, ())
     apply(state, [PodSeen(plain)], 1.0)

@@ -1,4 +1,4 @@
-"""From filter to bind to the end: what a pod is given, keeps, and gives back."""
+"""A pod's room from filter to bind to its end: held, promised, freed."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from vramcast.placement.reasons import Reason
 N1, N2, A, B = NodeName("n1"), NodeName("n2"), PodUid("a"), PodUid("b")
 
 
-def test_deciding_changes_nothing() -> None:
+def test_a_decision_does_not_change_the_ledger() -> None:
     ledger = ledger_of(sharing_node("n1", 1000))
     decide(ledger, demand("a", 600), "n1")
     assert room(ledger, "n1") == [1000]
 
 
-def test_a_pod_holds_its_need_on_every_node_it_was_told_is_feasible() -> None:
+def test_a_pod_holds_its_need_on_every_feasible_node() -> None:
     ledger = ledger_of(sharing_node("n1", 1000), sharing_node("n2", 1000), sharing_node("n3", 500))
     hold(ledger, demand("a", 600), "n1", "n2", "n3", "nowhere")
     assert [room(ledger, n) for n in ("n1", "n2", "n3")] == [[400], [400], [500]]
     assert reason(ledger, demand("b", 500), "n1") is Reason.HELD
 
 
-def test_a_pods_own_hold_does_not_stand_in_its_way() -> None:
+def test_a_pods_own_hold_does_not_block_it() -> None:
     ledger = ledger_of(sharing_node("n1", 1000))
     for now in range(3):
         hold(ledger, demand("a", 600), "n1", now=now)
@@ -32,7 +32,7 @@ def test_a_pods_own_hold_does_not_stand_in_its_way() -> None:
     assert take(ledger, demand("a", 600), "n1").gpu_indices == (0,)
 
 
-def test_asking_about_a_node_twice_holds_it_once() -> None:
+def test_a_node_listed_twice_is_held_once() -> None:
     ledger = ledger_of(sharing_node("n1", 1000))
     hold(ledger, demand("a", 600), "n1", "n1")
     assert room(ledger, "n1") == [400]
@@ -48,7 +48,7 @@ def test_a_bind_turns_the_hold_into_one_promise() -> None:
     assert not ledger.holds
 
 
-def test_a_bind_that_finds_the_room_gone_is_a_reason_and_promises_nothing() -> None:
+def test_a_bind_without_room_gets_a_reason_and_no_promise() -> None:
     ledger = ledger_of(sharing_node("n1", 1000))
     hold(ledger, demand("a", 600), "n1")
     ledger.promise(bound("foreign", "n1", 900, 0))
@@ -56,7 +56,7 @@ def test_a_bind_that_finds_the_room_gone_is_a_reason_and_promises_nothing() -> N
     assert ledger.promise_of(A) is None
 
 
-def test_a_bind_on_a_node_that_is_gone_is_a_reason() -> None:
+def test_a_bind_to_a_deleted_node_gets_a_reason() -> None:
     ledger = ledger_of(sharing_node("n1", 1000))
     ledger.drop_node(N1)
     assert ledger.assign(demand("a", 600), N1, 1.0) is Reason.UNKNOWN_NODE
@@ -70,14 +70,14 @@ def test_a_repeated_bind_gets_the_same_promise_and_leaves_no_hold() -> None:
     assert (room(ledger, "n1"), room(ledger, "n2")) == ([600], [1000])
 
 
-def test_a_refused_bind_gives_the_room_back() -> None:
+def test_a_refused_bind_frees_the_room() -> None:
     ledger = ledger_of(sharing_node("n1", 1000))
     take(ledger, demand("a", 600), "n1")
     ledger.withdraw(A, N1)
     assert room(ledger, "n1") == [1000]
 
 
-def test_a_bind_without_an_answer_keeps_its_room_until_the_fate_is_known() -> None:
+def test_an_unconfirmed_bind_keeps_its_room_until_the_pods_node_is_known() -> None:
     ledger = ledger_of(sharing_node("n1", 1000), sharing_node("n2", 1000))
     take(ledger, demand("a", 600), "n1")
     ledger.mark(A, N1, State.UNCONFIRMED, 1.0)
@@ -87,7 +87,7 @@ def test_a_bind_without_an_answer_keeps_its_room_until_the_fate_is_known() -> No
     assert (room(ledger, "n1"), room(ledger, "n2")) == ([1000], [400])
 
 
-def test_a_late_refusal_does_not_take_a_bound_pods_room() -> None:
+def test_a_late_refusal_does_not_free_the_room_of_a_bound_pod() -> None:
     ledger = ledger_of(sharing_node("n1", 1000))
     take(ledger, demand("a", 600), "n1")
     ledger.promise(bound("a", "n1", 600, 0))
@@ -99,7 +99,7 @@ def test_a_late_refusal_does_not_take_a_bound_pods_room() -> None:
     assert room(ledger, "n1") == [400]
 
 
-def test_a_late_answer_about_a_pod_that_is_gone_brings_nothing_back() -> None:
+def test_a_late_answer_for_a_deleted_pod_restores_nothing() -> None:
     ledger = ledger_of(sharing_node("n1", 1000))
     take(ledger, demand("a", 600), "n1")
     ledger.forget(A)
@@ -108,7 +108,7 @@ def test_a_late_answer_about_a_pod_that_is_gone_brings_nothing_back() -> None:
     assert room(ledger, "n1") == [1000]
 
 
-def test_the_surest_promise_is_the_pods_promise() -> None:
+def test_a_bound_promise_outranks_a_newer_bind_attempt() -> None:
     ledger = ledger_of(sharing_node("n1", 1000), sharing_node("n2", 1000))
     take(ledger, demand("a", 600), "n1", now=1.0)
     ledger.mark(A, N1, State.BOUND, 2.0)
@@ -118,7 +118,7 @@ def test_the_surest_promise_is_the_pods_promise() -> None:
     assert promise.node == N1
 
 
-def test_a_hold_expires_and_says_so() -> None:
+def test_an_expired_hold_is_released_and_reported() -> None:
     ledger = ledger_of(sharing_node("n1", 1000))
     hold(ledger, demand("a", 600), "n1", now=100.0)
     assert ledger.expire_holds(129.9) == []
@@ -126,7 +126,7 @@ def test_a_hold_expires_and_says_so() -> None:
     assert room(ledger, "n1") == [1000]
 
 
-def test_forgetting_says_whether_there_was_anything() -> None:
+def test_forget_reports_whether_the_pod_had_a_hold_or_a_promise() -> None:
     ledger = ledger_of(sharing_node("n1", 1000))
     assert not ledger.forget(A)
     hold(ledger, demand("a", 600), "n1")
@@ -136,7 +136,7 @@ def test_forgetting_says_whether_there_was_anything() -> None:
     assert room(ledger, "n1") == [1000]
 
 
-def test_a_list_takes_away_what_is_absent_and_older_than_itself() -> None:
+def test_a_list_removes_older_entries_of_pods_that_it_omits() -> None:
     ledger = ledger_of(sharing_node("n1", 1000), sharing_node("n2", 1000))
     take(ledger, demand("a", 300), "n1", now=5.0)
     hold(ledger, demand("b", 300), "n2", now=5.0)
@@ -144,7 +144,7 @@ def test_a_list_takes_away_what_is_absent_and_older_than_itself() -> None:
     assert (room(ledger, "n1"), room(ledger, "n2")) == ([1000], [1000])
 
 
-def test_a_list_that_began_before_a_bind_does_not_take_it_away() -> None:
+def test_a_list_that_began_before_a_bind_or_hold_does_not_remove_it() -> None:
     ledger = ledger_of(sharing_node("n1", 1000), sharing_node("n2", 1000))
     take(ledger, demand("a", 300), "n1", now=11.0)
     hold(ledger, demand("b", 300), "n2", now=11.0)
