@@ -1,4 +1,4 @@
-"""Dashboards and alerts depend on these names. Change one here and regenerate docs/metrics.md."""
+"""Dashboards and alerts depend on these names. After changing one here, regenerate docs/metrics.md."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from vramcast.task.vocabulary import Architecture, Level
 
 PAGE = Path(__file__).parents[1] / "docs/metrics.md"
 
-# Name as it is scraped, type, labels.
+# Scraped name, type, labels.
 CONTRACT = {
     ("vramcast_request_seconds", "histogram", ("verb",)),
     ("vramcast_request_errors_total", "counter", ("verb", "cause")),
@@ -105,7 +105,7 @@ CONTRACT = {
     ),
     ("vramcast_build_info", "gauge", ("version",)),
 }
-# Behind the setting detail_metrics.
+# Only with the setting detail_metrics.
 DETAIL = {
     ("vramcast_pod_predicted_bytes", "gauge", ("task_namespace", "task_pod", "quantile")),
     ("vramcast_pod_observed_bytes", "gauge", ("task_namespace", "task_pod")),
@@ -114,7 +114,7 @@ DETAIL = {
     ("vramcast_gpu_unmanaged_bytes", "gauge", ("gpu_node", "gpu")),
 }
 
-# The series of a label whose values came from outside would have no end.
+# A label whose values come from outside could create any number of series.
 CLOSED = {
     "verb": {"filter", "prioritize", "bind", "preempt", "forecast", "explain", "state", "records"},
     "cause": {
@@ -145,7 +145,7 @@ ALWAYS_SEEN = (
     "verb", "cause", "fate", "state", "kind", "ending", "why", "phase", "result", "fault", "risk", "mode", "role",
     "standing",
 )  # fmt: skip
-# As many values as the cluster has GPU products, and one.
+# As many values as the cluster has GPU products (product), and one (version).
 OPEN = {"product", "version"}
 GPU = {"nvidia.com/gpu": "1"}
 
@@ -155,19 +155,19 @@ def scraped(client: Client) -> list[Metric]:
 
 
 def scraped_name(family: Metric) -> str:
-    """The parser takes off the ending that the format demands of counters."""
+    """The parser strips the suffix that the format requires for counters."""
     return f"{family.name}_total" if family.type == "counter" else family.name
 
 
 def values(client: Client, label: str) -> set[str]:
-    """Every value of the label, in all metrics."""
+    """Every value of the label across all metrics."""
     samples = [sample for family in scraped(client) for sample in family.samples]
     return {sample.labels[label] for sample in samples if label in sample.labels}
 
 
 @pytest.fixture(scope="module")
 def client() -> Client:
-    """A service to which everything has happened that is counted."""
+    """A service in which everything that is counted has happened."""
     cluster = FakeCluster()
     unreadable = read_node(NodeName("odd"), {"nvidia.com/gpu.count": "1"}, {}, {})
     bare = read_node(NodeName("bare"), {}, {}, {})
@@ -175,13 +175,13 @@ def client() -> Client:
     settings = load_settings({"hold_wait_seconds": 0, "max_body_mib": 1, "log_level": "error"}, {})
     app = new_fake_app(nodes, cluster=cluster, settings=settings)
     client = Client(app.service)
-    asyncio.run(live_through_everything(client, cluster))
+    asyncio.run(cause_every_event(client, cluster))
     learn_from_every_ending(app)
     return client
 
 
-async def live_through_everything(client: Client, cluster: FakeCluster) -> None:
-    nodes = ["a", "w", "odd", "bare", "unheard-of"]
+async def cause_every_event(client: Client, cluster: FakeCluster) -> None:
+    nodes = ["a", "w", "odd", "bare", "unknown"]
     pods = [
         shared_pod("given", "30Gi"),
         shared_pod("no-room", "30Gi"),
@@ -202,7 +202,7 @@ async def live_through_everything(client: Client, cluster: FakeCluster) -> None:
     await client.send("BREW", "/filter")
     await client.send("GET", "/state")
     await client.send("GET", "/records")
-    # Counted in mode observe alone.
+    # Only mode observe counts these.
     client.service.metrics.observed_placements.labels(Reason.FITS.label).inc()
 
 
@@ -226,7 +226,7 @@ def outcome(ending: Ending, family: str = "cnn", product: str = "NVIDIA-L40S") -
 
 
 async def bind_with_every_fate(client: Client, cluster: FakeCluster) -> None:
-    def break_down(_write: BindingWrite) -> None:
+    def raise_defect(_write: BindingWrite) -> None:
         raise RuntimeError("a defect")
 
     pods = [shared_pod(f"small-{number}", "1Gi") for number in range(4)]
@@ -237,7 +237,7 @@ async def bind_with_every_fate(client: Client, cluster: FakeCluster) -> None:
         await client.bind(pod, "a")
     await client.bind(shared_pod("too-small", "90Gi"), "a")
     await client.bind(shared_pod("never-seen"), "a")
-    cluster.before_bind = break_down
+    cluster.before_bind = raise_defect
     metadata = pods[-1]["metadata"]
     keys: dict[str, Any] = {"PodName": metadata["name"], "PodNamespace": "default", "PodUID": metadata["uid"]}
     assert (await client.send("POST", "/bind", msgspec.json.encode({**keys, "Node": "a"}))).status == 500
@@ -249,7 +249,7 @@ async def bind_with_every_fate(client: Client, cluster: FakeCluster) -> None:
 # --- the contract
 
 
-def test_names_types_and_labels_are_what_was_promised(client: Client) -> None:
+def test_names_types_and_labels_match_the_contract(client: Client) -> None:
     found = {
         (scraped_name(family), family.type, frozenset(key for s in family.samples for key in s.labels) - {"le"})
         for family in scraped(client)
@@ -257,12 +257,12 @@ def test_names_types_and_labels_are_what_was_promised(client: Client) -> None:
     assert found == {(name, kind, frozenset(labels)) for name, kind, labels in CONTRACT}
 
 
-def test_a_service_that_nobody_asked_yet_shows_the_same_names() -> None:
+def test_a_service_without_any_request_exposes_the_same_names() -> None:
     fresh = {(scraped_name(family), family.type) for family in scraped(Client(new_fake_service()))}
     assert fresh == {(name, kind) for name, kind, _ in CONTRACT}
 
 
-def test_every_metric_says_what_it_is(client: Client) -> None:
+def test_every_metric_has_a_help_text(client: Client) -> None:
     assert [family.name for family in scraped(client) if not family.documentation] == []
 
 
@@ -272,14 +272,14 @@ def test_counters_end_in_total_and_nothing_else_does(client: Client) -> None:
     assert {name for name in types if name.endswith("_total")} == {n for n, kind in types.items() if kind == "counter"}
 
 
-def test_units_are_base_units_and_stand_at_the_end_of_the_name(client: Client) -> None:
+def test_units_are_base_units_at_the_end_of_the_name(client: Client) -> None:
     for name, _, _ in CONTRACT:
         words = name.removesuffix("_total").split("_")
         assert not {"ms", "milliseconds", "minutes", "mib", "gib", "kb", "mb", "percent"} & set(words), name
         assert not {"seconds", "bytes"} & set(words[:-1]), name
 
 
-def test_the_latency_buckets_reach_from_below_a_millisecond_to_the_schedulers_timeout(client: Client) -> None:
+def test_the_latency_buckets_range_from_under_a_millisecond_to_the_schedulers_timeout(client: Client) -> None:
     (histogram,) = [family for family in scraped(client) if family.name == "vramcast_request_seconds"]
     bounds = {float(sample.labels["le"]) for sample in histogram.samples if "le" in sample.labels}
     assert min(bounds) < 0.001
@@ -289,7 +289,7 @@ def test_the_latency_buckets_reach_from_below_a_millisecond_to_the_schedulers_ti
 # --- labels
 
 
-def test_every_label_is_known_to_be_closed_or_bounded_by_the_cluster() -> None:
+def test_every_label_is_either_closed_or_bounded_by_the_cluster() -> None:
     assert {label for _, _, labels in CONTRACT for label in labels} == CLOSED.keys() | OPEN
 
 
@@ -299,24 +299,24 @@ def test_label_values_come_from_a_closed_set(client: Client, label: str) -> None
 
 
 @pytest.mark.parametrize("label", ALWAYS_SEEN)
-def test_the_closed_sets_hold_nothing_that_never_happens(client: Client, label: str) -> None:
+def test_every_value_in_a_closed_set_occurs(client: Client, label: str) -> None:
     assert values(client, label) == CLOSED[label]
 
 
-def test_the_pinned_words_are_those_of_the_code() -> None:
+def test_the_pinned_label_values_match_the_enums() -> None:
     assert CLOSED["fate"] == set(Fate)
     assert CLOSED["source"] == set(Source)
     assert CLOSED["state"] == set(State)
 
 
-def test_reasons_keep_their_words() -> None:
+def test_reason_labels_stay_the_same() -> None:
     assert CLOSED["reason"] == {
         "unknown_node", "no_gpu", "memory_unknown", "not_sharing", "sharing", "too_few_gpus", "too_small", "mixed",
         "held", "unmanaged", "no_room", "invalid_task", "undescribed",
     }  # fmt: skip
 
 
-def test_products_and_families_from_anywhere_stay_a_bounded_number_of_series() -> None:
+def test_arbitrary_products_and_families_create_a_bounded_number_of_series() -> None:
     service = new_fake_service()
     for number in range(300):
         service.tracker.accuracy.record(outcome(Ending.SUCCEEDED, f"family-{number}", f"product-{number}"))
@@ -326,7 +326,7 @@ def test_products_and_families_from_anywhere_stay_a_bounded_number_of_series() -
     assert sum(s.value for f in scraped(client) if f.name == "vramcast_outcomes" for s in f.samples) == 300
 
 
-def test_cells_stay_a_bounded_number_of_series_whatever_pods_claim() -> None:
+def test_calibration_cells_create_a_bounded_number_of_series_whatever_pods_claim() -> None:
     app = new_fake_app()
     app.learner.calibrator.model_version = "m"
     for number in range(300):
@@ -336,13 +336,13 @@ def test_cells_stay_a_bounded_number_of_series_whatever_pods_claim() -> None:
     assert len(values(client, "product")) == MAX_CELLS
 
 
-def test_details_of_pods_and_gpus_come_with_their_setting_alone() -> None:
+def test_pod_and_gpu_details_are_exposed_only_with_their_setting() -> None:
     settings = load_settings({"detail_metrics": True}, {})
     shown = {(scraped_name(family), family.type) for family in scraped(Client(new_fake_service(settings=settings)))}
     assert shown == {(name, kind) for name, kind, _ in CONTRACT | DETAIL}
 
 
-def test_addresses_that_do_not_exist_make_no_series(client: Client) -> None:
+def test_unknown_paths_create_no_series(client: Client) -> None:
     before = client.request("GET", "/metrics").body.count(b"\n")
     for number in range(50):
         client.request("POST", f"/filter/{number}", b"{}")

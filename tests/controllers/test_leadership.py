@@ -1,4 +1,4 @@
-"""Who decides: the one whose kube-scheduler holds the Lease, no longer than that is sure, and after a takeover."""
+"""A replica decides only after a takeover, and only while its kube-scheduler certainly holds the Lease."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ THEIRS = Lease("host-b_1", transitions=4, duration_seconds=15, renewal="12:00:20
 
 
 class Election:
-    """A follower on host-a, the Lease that it looks at, and how often it took over."""
+    """A follower on host-a, the Lease that it polls, and a count of its takeovers."""
 
     def __init__(self) -> None:
         self.clock = FakeClock()
         self.lease: Lease | None = None
         self.takeovers = 0
-        self.fails = False
+        self.takeover_fails = False
         self.follower = LeaseFollower(self._read_lease, "host-a", self.clock, patience_seconds=0.01)
 
     async def _read_lease(self) -> Lease | None:
         return self.lease
 
     async def take_over(self) -> None:
-        assert not self.follower.leading, "nothing may be decided before the takeover is done"
-        if self.fails:
-            raise WorldUnavailable("the API server is away")
+        assert not self.follower.leading, "a replica must not lead before the takeover is done"
+        if self.takeover_fails:
+            raise WorldUnavailable("the API server is down")
         self.takeovers += 1
 
     async def see(self, lease: Lease | None, after_seconds: float = 1.0) -> bool:
@@ -43,112 +43,112 @@ class Election:
         return self.follower.leading
 
 
-def run(story: Callable[[Election], Awaitable[None]]) -> None:
-    async def begin() -> None:
-        await story(Election())
+def run(scenario: Callable[[Election], Awaitable[None]]) -> None:
+    async def play() -> None:
+        await scenario(Election())
 
-    asyncio.run(begin())
+    asyncio.run(play())
 
 
 def renewed(lease: Lease, times: int = 1) -> Lease:
     return replace(lease, renewal=f"{lease.renewal}+{times}")
 
 
-def test_who_gets_the_lease_leads_after_a_takeover() -> None:
-    async def story(election: Election) -> None:
+def test_the_holder_of_the_lease_leads_after_a_takeover() -> None:
+    async def scenario(election: Election) -> None:
         assert not await election.see(None)
         assert await election.see(OURS)
         assert election.takeovers == 1
         assert await election.see(renewed(OURS))
         assert election.takeovers == 1
 
-    run(story)
+    run(scenario)
 
 
-def test_a_lease_that_was_there_before_us_counts_once_it_is_renewed() -> None:
-    async def story(election: Election) -> None:
+def test_a_lease_found_at_startup_counts_once_it_is_renewed() -> None:
+    async def scenario(election: Election) -> None:
         assert not await election.see(OURS)
         assert not await election.see(OURS)
         assert await election.see(renewed(OURS))
 
-    run(story)
+    run(scenario)
 
 
-def test_the_lease_of_another_host_is_not_ours_even_if_its_name_begins_alike() -> None:
-    async def story(election: Election) -> None:
+def test_another_hosts_lease_does_not_count_even_with_the_same_name_prefix() -> None:
+    async def scenario(election: Election) -> None:
         await election.see(None)
         assert not await election.see(replace(OURS, holder="host-ab_1"))
         assert not await election.see(THEIRS)
 
-    run(story)
+    run(scenario)
 
 
-def test_without_a_renewal_the_lead_ends_before_another_can_have_it() -> None:
-    async def story(election: Election) -> None:
+def test_without_a_renewal_a_replica_stops_leading_before_another_can_start() -> None:
+    async def scenario(election: Election) -> None:
         await election.see(None)
         assert await election.see(OURS)
-        # Ten of fifteen seconds after the last look that did not show this renewal, which was a second ago.
+        # Ten of the Lease's fifteen seconds, counted from the poll before the renewal. That poll was a second ago.
         election.clock.now += 8.9
         election.follower.check()
         election.clock.now += 0.2
         with pytest.raises(NotLeading, match="on standby"):
             election.follower.check()
 
-    run(story)
+    run(scenario)
 
 
-def test_a_process_that_was_stopped_does_not_lead_when_it_goes_on() -> None:
-    async def story(election: Election) -> None:
+def test_a_paused_process_does_not_lead_when_it_resumes() -> None:
+    async def scenario(election: Election) -> None:
         await election.see(None)
         assert await election.see(OURS)
         election.clock.now += 14.9
         with pytest.raises(NotLeading):
             election.follower.check()
-        # A renewal that it finds then may be as old as its sleep: the next one counts.
+        # The first renewal it sees may be as old as the pause, so only the next one counts.
         assert not await election.see(renewed(OURS), after_seconds=0.0)
         assert await election.see(renewed(OURS, 2))
 
-    run(story)
+    run(scenario)
 
 
-def test_a_lead_that_was_lost_and_won_again_needs_another_takeover() -> None:
-    async def story(election: Election) -> None:
+def test_winning_the_lease_back_needs_another_takeover() -> None:
+    async def scenario(election: Election) -> None:
         await election.see(None)
         await election.see(OURS)
         assert not await election.see(THEIRS)
         assert await election.see(replace(OURS, transitions=5))
         assert election.takeovers == 2
 
-    run(story)
+    run(scenario)
 
 
-def test_a_kube_scheduler_that_restarts_on_our_host_begins_another_term() -> None:
-    async def story(election: Election) -> None:
+def test_a_kube_scheduler_that_restarts_on_our_host_starts_a_new_term() -> None:
+    async def scenario(election: Election) -> None:
         await election.see(None)
         await election.see(OURS)
         assert await election.see(replace(OURS, holder="host-a_2", transitions=4))
         assert election.takeovers == 2
 
-    run(story)
+    run(scenario)
 
 
-def test_a_takeover_that_fails_is_tried_again_and_nothing_is_decided_meanwhile() -> None:
-    async def story(election: Election) -> None:
+def test_a_failed_takeover_is_retried_and_nothing_is_decided_until_it_succeeds() -> None:
+    async def scenario(election: Election) -> None:
         await election.see(None)
-        election.fails = True
+        election.takeover_fails = True
         with pytest.raises(WorldUnavailable):
             await election.see(OURS)
         with pytest.raises(NotLeading, match="not taken over yet"):
             election.follower.check()
-        election.fails = False
+        election.takeover_fails = False
         assert await election.see(renewed(OURS))
         assert election.takeovers == 1
 
-    run(story)
+    run(scenario)
 
 
-def test_a_question_waits_a_moment_for_the_lease_to_show() -> None:
-    async def story(election: Election) -> None:
+def test_a_request_waits_briefly_for_the_lease_to_appear() -> None:
+    async def scenario(election: Election) -> None:
         await election.see(None)
         with pytest.raises(NotLeading):
             await election.follower.await_lead()
@@ -157,4 +157,4 @@ def test_a_question_waits_a_moment_for_the_lease_to_show() -> None:
         await election.follower.await_lead()
         following.cancel()
 
-    run(story)
+    run(scenario)

@@ -1,4 +1,4 @@
-"""What happens without being asked."""
+"""Background maintenance: requeue pods once they fit, expire holds, survive a bad change."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def clock() -> FakeClock:
 
 @pytest.fixture
 def client(clock: FakeClock) -> Client:
-    """One GPU, taken; one pod that was turned away."""
+    """One GPU that one pod fills, and a second pod that is unschedulable."""
     settings = load_settings({"hold_wait_seconds": 0}, {})
     client = Client(new_fake_service([sharing_node("a", 1)], clock=clock, settings=settings))
     first = shared_pod("first", "30Gi")
@@ -36,7 +36,7 @@ def requeue(client: Client) -> list[str]:
     return client.cluster.requeued
 
 
-def test_a_unschedulable_pod_is_requeued_once_there_is_room(client: Client, clock: FakeClock) -> None:
+def test_an_unschedulable_pod_is_requeued_once_there_is_room(client: Client, clock: FakeClock) -> None:
     clock.now += 10
     assert requeue(client) == []
     client.service.apply([PodGone(PodUid("uid-first"))])
@@ -45,13 +45,13 @@ def test_a_unschedulable_pod_is_requeued_once_there_is_room(client: Client, cloc
     assert client.metric("vramcast_requeues_total") == 1
 
 
-def test_a_pod_is_given_time_to_come_by_itself(client: Client, clock: FakeClock) -> None:
+def test_a_pod_is_not_requeued_before_the_scheduler_had_time_to_retry_it(client: Client, clock: FakeClock) -> None:
     client.service.apply([PodGone(PodUid("uid-first"))])
     clock.now += 1
     assert requeue(client) == []
 
 
-def test_requeues_get_rarer(client: Client, clock: FakeClock) -> None:
+def test_requeues_back_off(client: Client, clock: FakeClock) -> None:
     client.service.apply([PodGone(PodUid("uid-first"))])
     for _ in range(600):
         clock.now += 1
@@ -59,20 +59,20 @@ def test_requeues_get_rarer(client: Client, clock: FakeClock) -> None:
     assert 5 <= len(client.cluster.requeued) <= 12
 
 
-def test_a_pod_that_is_placed_or_gone_is_not_requeued(client: Client, clock: FakeClock) -> None:
+def test_a_deleted_pod_is_not_requeued(client: Client, clock: FakeClock) -> None:
     client.service.apply([PodGone(PodUid("uid-first")), PodGone(PodUid("uid-waits"))])
     clock.now += 100
     assert requeue(client) == []
 
 
-def test_a_pod_that_was_deleted_while_nobody_watched_is_not_requeued(client: Client, clock: FakeClock) -> None:
+def test_a_pod_deleted_while_the_watch_was_down_is_not_requeued(client: Client, clock: FakeClock) -> None:
     client.service.apply([PodsListed(frozenset(), clock.now + 1)])
     clock.now += 100
     assert requeue(client) == []
     assert len(client.service.state.unschedulable) == 0
 
 
-def test_expired_holds_are_counted_and_told(client: Client, clock: FakeClock) -> None:
+def test_expired_holds_are_counted_and_free_their_room(client: Client, clock: FakeClock) -> None:
     client.service.apply([PodGone(PodUid("uid-first"))])
     client.feasible(shared_pod("held", "30Gi"), ["a"])
     clock.now += 31
@@ -81,8 +81,8 @@ def test_expired_holds_are_counted_and_told(client: Client, clock: FakeClock) ->
     assert client.feasible(shared_pod("next", "30Gi"), ["a"]) == ["a"]
 
 
-def test_a_change_that_meets_a_defect_does_not_take_the_others_along(client: Client) -> None:
-    broken = PodSeen(None)  # type: ignore[arg-type] # as no reader would ever make it
+def test_a_change_that_hits_a_defect_does_not_stop_the_others(client: Client) -> None:
+    broken = PodSeen(None)  # type: ignore[arg-type] # no reader ever produces this
     client.service.apply([broken, PodGone(PodUid("uid-first"))])
     assert client.metric("vramcast_defects_total") == 1
     assert client.feasible(shared_pod("next", "30Gi"), ["a"]) == ["a"]

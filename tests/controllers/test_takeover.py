@@ -1,4 +1,4 @@
-"""A new leader knows all that its predecessor did, and has put every pending pod out of its reach."""
+"""A new leader knows every promise of its predecessor, and the predecessor's late binds no longer succeed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from vramcast.task.pod import Assignment, Pod, PodRecord, to_record
 
 
 class FakeElectionApi(FakeCluster):
-    """`answers`: pods that are not what they were in the list by the time that they are touched."""
+    """`answers`: pods that changed between the list and the touch."""
 
     def __init__(self, *listed: PodRecord) -> None:
         super().__init__()
@@ -40,13 +40,13 @@ class FakeElectionApi(FakeCluster):
 
 
 class Elected(NoElection):
-    """Bindings are fenced; `leading` is the test's to say."""
+    """Bindings are fenced. The test sets `leading`."""
 
     fenced = True
 
     def check(self) -> None:
         if not self.leading:
-            raise NotLeading("stands by")
+            raise NotLeading("on standby")
 
 
 def record(manifest: dict[str, object], version: str = "1") -> PodRecord:
@@ -69,7 +69,7 @@ def taken_over(cluster: FakeElectionApi) -> Client:
     return client
 
 
-def test_pending_pods_that_may_get_a_gpu_are_touched_and_no_others() -> None:
+def test_only_pending_pods_that_may_get_a_gpu_are_touched() -> None:
     plain = record(pod_manifest("plain"))
     placed = bound(record(shared_pod("placed")), "a", 0, 10240)
     cluster = FakeElectionApi(record(shared_pod("waits")), plain, placed)
@@ -77,13 +77,13 @@ def test_pending_pods_that_may_get_a_gpu_are_touched_and_no_others() -> None:
     assert cluster.touched == ["waits"]
 
 
-def test_what_the_watch_has_not_shown_yet_counts() -> None:
+def test_promises_that_the_watch_has_not_shown_yet_count() -> None:
     before = room(Client(new_fake_service([sharing_node("a", 2)])))
     cluster = FakeElectionApi(bound(record(shared_pod("placed")), "a", 0, 10240))
     assert room(taken_over(cluster)) == [before[0] - 10240, before[1]]
 
 
-def test_a_binding_that_came_through_just_before_the_touch_counts() -> None:
+def test_a_binding_written_just_before_the_touch_counts() -> None:
     waits = record(shared_pod("waits"))
     cluster = FakeElectionApi(waits)
     before = room(Client(new_fake_service([sharing_node("a", 2)])))
@@ -91,20 +91,20 @@ def test_a_binding_that_came_through_just_before_the_touch_counts() -> None:
     assert room(taken_over(cluster)) == [before[0], before[1] - 10240]
 
 
-def test_a_pod_that_went_away_meanwhile_is_no_obstacle() -> None:
+def test_a_pod_deleted_during_the_takeover_is_skipped() -> None:
     cluster = FakeElectionApi(record(shared_pod("gone")))
     cluster.answers["gone"] = None
     taken_over(cluster)
 
 
-def test_before_the_cluster_is_known_there_is_no_takeover() -> None:
+def test_a_takeover_fails_before_the_cluster_is_synced() -> None:
     cluster = FakeElectionApi()
     service = new_fake_service([sharing_node("a", 2)], cluster=cluster, synced=False)
     with pytest.raises(WorldUnavailable):
         asyncio.run(take_over(service, cluster))
 
 
-def test_the_binding_names_the_version_of_the_touch_even_if_the_scheduler_has_not_seen_it() -> None:
+def test_the_binding_names_the_touched_version_even_if_the_scheduler_has_an_older_one() -> None:
     client = taken_over(FakeElectionApi(record(shared_pod("waits"))))
     stale = shared_pod("waits")
     stale["metadata"]["resourceVersion"] = "1"
@@ -113,7 +113,7 @@ def test_the_binding_names_the_version_of_the_touch_even_if_the_scheduler_has_no
     assert [write.resource_version for write in client.cluster.writes] == ["100"]
 
 
-def test_without_an_election_no_version_is_named() -> None:
+def test_without_leader_election_the_binding_names_no_version() -> None:
     client = Client(new_fake_service([sharing_node("a", 2)]))
     pod = shared_pod("p")
     pod["metadata"]["resourceVersion"] = "1"
@@ -122,11 +122,11 @@ def test_without_an_election_no_version_is_named() -> None:
     assert [write.resource_version for write in client.cluster.writes] == [""]
 
 
-def test_a_bind_that_comes_after_the_lead_is_lost_is_not_written() -> None:
+def test_a_bind_after_the_lead_is_lost_is_not_written() -> None:
     client = taken_over(FakeElectionApi())
     pod = shared_pod("p")
     client.feasible(pod, ["a"])
     assert isinstance(client.service.leadership, Elected)
     client.service.leadership.leading = False
-    assert "stands by" in client.place(pod, "a")
+    assert "on standby" in client.place(pod, "a")
     assert not client.cluster.writes

@@ -1,4 +1,4 @@
-"""From telemetry polls to room on GPUs and to outcomes, in a whole service with a telemetry of its own."""
+"""From telemetry polls to room on GPUs and to outcomes, in a whole service with fake telemetry."""
 
 from __future__ import annotations
 
@@ -36,32 +36,30 @@ SETTINGS = {
 
 @dataclass(slots=True)
 class FakeTelemetry:
-    """What the GPUs of node `a` use by index, as a test sets it; `away`: nobody answers. Keeps history.
+    """The memory in use on node `a` by GPU index, as a test sets it, with history. `down`: every query fails.
 
-    `skew_seconds`: of its clock, by which it also answers what is asked for.
+    `skew_seconds`: the offset of its clock. Queries cover the same period despite it.
     """
 
     clock: FakeClock
     used_mib: dict[int, float] = field(default_factory=dict)
-    away: bool = False
+    down: bool = False
     skew_seconds: float = 0.0
     past: list[tuple[float, int, float]] = field(default_factory=list)
-    asked: list[str] = field(default_factory=list)
 
     def tick(self) -> None:
-        """A scrape."""
+        """Store one scrape."""
         self.past += [(self.clock.now + self.skew_seconds, gpu, mib) for gpu, mib in self.used_mib.items()]
 
     def poll(self, since: float, now: float) -> Frame:
-        return self._read("look", since - 15, now)
+        return self._read(since - 15, now)
 
     def history(self, since: float, now: float) -> Frame:
-        return self._read("history", since, now)
+        return self._read(since, now)
 
-    def _read(self, kind: str, since: float, now: float) -> Frame:
-        self.asked.append(kind)
-        if self.away:
-            raise TelemetryUnavailable("nobody there")
+    def _read(self, since: float, now: float) -> Frame:
+        if self.down:
+            raise TelemetryUnavailable("no answer")
         series: dict[int, list[tuple[float, float]]] = {}
         for at, gpu, mib in self.past:
             if at - self.skew_seconds >= since:
@@ -72,14 +70,14 @@ class FakeTelemetry:
 
 
 class FinishedCluster(FakeCluster):
-    """One that can say what has finished."""
+    """A fake cluster that can list finished pods."""
 
     def list_finished(self, since: float) -> list[PodRecord]:
         return [pod for pod in self.pods.values() if pod.run is not None and (pod.run.ended_at or 0) >= since]
 
 
 class World:
-    """A service on one node of two GPUs, and the time that passes in it."""
+    """A service on one node with two GPUs, and its clock."""
 
     def __init__(self, cluster: FakeCluster | None = None, clock: FakeClock | None = None, **settings: Any) -> None:
         self.clock = clock or FakeClock()
@@ -89,9 +87,9 @@ class World:
         self.start(**settings)
 
     def start(self, **settings: Any) -> None:
-        """As a new process: nothing of the last one is left."""
-        made = load_settings({**SETTINGS, **settings}, {})
-        service = new_fake_service([sharing_node("a", 2)], cluster=self.cluster, clock=self.clock, settings=made)
+        """Start a new process. It has no state of the previous one."""
+        loaded = load_settings({**SETTINGS, **settings}, {})
+        service = new_fake_service([sharing_node("a", 2)], cluster=self.cluster, clock=self.clock, settings=loaded)
         service.tracker.telemetry.configured = True
         self.recorded: list[Outcome] = []
         self.use(replace(service, learn=lambda outcome, _task: self.recorded.append(outcome)))
@@ -101,20 +99,20 @@ class World:
         self.client = Client(service)
 
     def pass_time(self, seconds: float, *, step: float = 15.0) -> None:
-        async def live() -> None:
+        async def scrape_and_poll() -> None:
             end = self.clock.now + seconds
             while self.clock.now < end:
                 self.clock.now += step
                 self.telemetry.tick()
                 await poll(self.service, self.telemetry)
 
-        asyncio.run(live())
+        asyncio.run(scrape_and_poll())
 
     def poll(self) -> None:
         asyncio.run(poll(self.service, self.telemetry))
 
     def place(self, name: str, annotations: dict[str, str] | None = None) -> dict[str, Any]:
-        """Through filter and bind, and seen in the watch. As the API server shows it then."""
+        """Filter and bind a pod and show it in the watch. Returns it as the API server then has it."""
         manifest = pod_manifest(name, annotations or SUMMARY)
 
         async def schedule() -> None:
@@ -135,7 +133,7 @@ class World:
         self.service.apply([PodSeen(record)])
 
     def finish(self, manifest: dict[str, Any], phase: str = "Succeeded", message: str = "", exit_code: int = 0) -> None:
-        """To the watch, which leaves finished pods out, it is gone; who asks sees how it ended."""
+        """The watch omits finished pods, so it reports the pod as gone. Reading the pod shows how it ended."""
         ended = {"terminated": {"exitCode": exit_code, "message": message, "finishedAt": stamp(self.clock.now)}}
         manifest["status"] = {**manifest["status"], "phase": phase, "containerStatuses": [{"state": ended}]}
         record = record_of(manifest)
@@ -151,7 +149,7 @@ class World:
         return self.service.state.ledger.device_views(NodeName("a"))[gpu].room_mib
 
     def metric(self, name: str, **labels: str) -> float:
-        """The sum over the series that have these labels."""
+        """The sum over all series with these labels."""
         text = self.client.request("GET", "/metrics").body.decode()
         samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
         return sum(s.value for s in samples if s.name == name and labels.items() <= s.labels.items())
@@ -180,7 +178,7 @@ def reserved_mib(world: World, name: str) -> int:
 # --- unmanaged memory
 
 
-def test_unmanaged_memory_of_ten_gib_keeps_pods_off_its_gpu_from_the_next_poll_on(world: World) -> None:
+def test_unmanaged_memory_keeps_pods_off_its_gpu_from_the_next_poll_on(world: World) -> None:
     free = world.room(0)
     world.telemetry.used_mib = {0: 10_240.0, 1: 0.0}
     world.pass_time(15)
@@ -192,7 +190,7 @@ def test_unmanaged_memory_of_ten_gib_keeps_pods_off_its_gpu_from_the_next_poll_o
     assert world.metric("vramcast_node_rejections_total", reason="unmanaged") == 1
 
 
-def test_unmanaged_memory_that_leaves_gives_its_room_back(world: World) -> None:
+def test_freed_unmanaged_memory_becomes_room_again(world: World) -> None:
     free = world.room(0)
     world.telemetry.used_mib = {0: 10_240.0, 1: 0.0}
     world.pass_time(15)
@@ -217,14 +215,14 @@ def test_a_pod_that_outgrew_its_promise_counts_at_what_it_uses(world: World) -> 
     assert world.room(0) == promised - 700
 
 
-def test_when_a_pod_ends_its_room_is_free_at_once_and_stays_so(world: World) -> None:
+def test_a_finished_pods_room_is_free_at_once_and_stays_free(world: World) -> None:
     free = world.room(0)
     pod = world.place("p")
     world.telemetry.used_mib[0] = reserved_mib(world, "p") - 100
     world.pass_time(60)
     world.finish(pod)
     assert world.room(0) == free
-    # The exporter's value is a few seconds old, and still shows the pod.
+    # The exporter's value is a few seconds old and still includes the pod.
     world.pass_time(5, step=5)
     assert world.room(0) == free
     world.telemetry.used_mib[0] = 0
@@ -232,36 +230,36 @@ def test_when_a_pod_ends_its_room_is_free_at_once_and_stays_so(world: World) -> 
     assert world.room(0) == free
 
 
-# --- telemetry that is away or bad
+# --- missing or bad telemetry
 
 
-def test_without_telemetry_promises_alone_decide_and_the_age_says_so(world: World) -> None:
+def test_without_telemetry_only_promises_count_and_the_age_metric_grows(world: World) -> None:
     free = world.room(0)
     world.telemetry.used_mib[0] = 10_240.0
     world.pass_time(30)
-    world.telemetry.away = True
+    world.telemetry.down = True
     world.pass_time(600)
     assert world.room(0) == free
     assert world.metric("vramcast_telemetry_age_seconds") == pytest.approx(600)
     assert world.metric("vramcast_telemetry_polls_total", result="failed") == 40
     world.place("p")
-    world.telemetry.away = False
+    world.telemetry.down = False
     world.pass_time(15)
     assert world.metric("vramcast_telemetry_age_seconds") == 0
 
 
-def test_a_run_through_an_outage_is_read_afterwards_and_counted_once(world: World) -> None:
+def test_a_run_during_an_outage_is_read_from_history_and_counted_once(world: World) -> None:
     pod = world.place("p")
     world.telemetry.used_mib[0] = 3_000.0
     world.pass_time(60)
-    world.telemetry.away = True
+    world.telemetry.down = True
     world.telemetry.used_mib[0] = 4_000.0
     world.pass_time(300)
     world.finish(pod)
     world.telemetry.used_mib[0] = 0.0
     world.pass_time(300)
     assert world.recorded == []
-    world.telemetry.away = False
+    world.telemetry.down = False
     world.pass_time(60)
     assert [outcome.peak_bytes for outcome in world.recorded] == [4_000 * MIB]
     world.pass_time(300)
@@ -269,9 +267,9 @@ def test_a_run_through_an_outage_is_read_afterwards_and_counted_once(world: Worl
     assert world.metric("vramcast_outcomes_total") == 1
 
 
-def test_before_the_first_sample_the_age_is_without_end() -> None:
+def test_the_telemetry_age_is_infinite_before_the_first_sample() -> None:
     world = World()
-    world.telemetry.away = True
+    world.telemetry.down = True
     world.pass_time(15)
     assert world.metric("vramcast_telemetry_age_seconds") == float("inf")
 
@@ -285,11 +283,11 @@ def test_bad_values_leave_promises_alone_and_are_counted(world: World, value: fl
     world.telemetry.used_mib[0] = value
     world.pass_time(30)
     assert world.room(0) == before
-    # The second look sees the first sample again.
+    # The second poll sees the first sample again.
     assert world.metric("vramcast_telemetry_faults_total", fault=fault) >= 2
 
 
-def test_a_clock_that_is_ahead_is_not_believed_and_told(world: World) -> None:
+def test_samples_from_a_clock_that_is_ahead_are_ignored_and_counted(world: World) -> None:
     free = world.room(0)
     world.telemetry.skew_seconds = 600.0
     world.telemetry.used_mib[0] = 10_240.0
@@ -298,7 +296,7 @@ def test_a_clock_that_is_ahead_is_not_believed_and_told(world: World) -> None:
     assert world.metric("vramcast_telemetry_faults_total", fault="ahead") > 0
 
 
-def test_a_clock_that_is_behind_says_nothing_about_now_and_is_told(world: World) -> None:
+def test_samples_from_a_clock_that_is_behind_count_as_stale(world: World) -> None:
     world.place("p")
     before = world.room(0)
     world.telemetry.skew_seconds = -300.0
@@ -309,7 +307,7 @@ def test_a_clock_that_is_behind_says_nothing_about_now_and_is_told(world: World)
     assert world.metric("vramcast_telemetry_age_seconds") >= 300
 
 
-def test_values_that_start_again_at_zero_free_no_promise(world: World) -> None:
+def test_values_that_reset_to_zero_free_no_promise(world: World) -> None:
     world.place("p")
     before = world.room(0)
     for mib in (3_000.0, 0.0, 10.0):
@@ -321,7 +319,7 @@ def test_values_that_start_again_at_zero_free_no_promise(world: World) -> None:
 # --- outcomes
 
 
-def test_a_run_becomes_an_outcome_with_what_was_promised_and_what_was_seen(world: World) -> None:
+def test_a_run_becomes_an_outcome_with_its_promise_and_its_measured_peak(world: World) -> None:
     pod = world.place("p")
     need_mib = reserved_mib(world, "p")
     for used in (1_000.0, 3_500.0, 3_000.0):
@@ -352,7 +350,7 @@ def test_a_run_becomes_an_outcome_with_what_was_promised_and_what_was_seen(world
         ("Failed", "OOMKilled", 137, Ending.FAILED),
     ],
 )
-def test_how_a_run_ended_is_read_off_its_pod(phase: str, message: str, exit_code: int, ending: Ending) -> None:
+def test_the_ending_of_a_run_is_read_from_its_pod(phase: str, message: str, exit_code: int, ending: Ending) -> None:
     world = World(oom_exit_codes="77,78")
     pod = world.place("p")
     world.telemetry.used_mib[0] = 1_000.0
@@ -367,7 +365,7 @@ def test_how_a_run_ended_is_read_off_its_pod(phase: str, message: str, exit_code
         assert not outcome.covered
 
 
-def test_an_oom_within_seconds_is_an_outcome_all_the_same(world: World) -> None:
+def test_an_oom_within_seconds_is_still_an_outcome(world: World) -> None:
     pod = world.place("p")
     world.pass_time(5, step=5)
     world.finish(pod, "Failed", "CUDA out of memory", 1)
@@ -375,7 +373,7 @@ def test_an_oom_within_seconds_is_an_outcome_all_the_same(world: World) -> None:
     assert [outcome.ending for outcome in world.recorded] == [Ending.OOM]
 
 
-def test_a_job_may_say_itself_that_memory_did_not_suffice(world: World) -> None:
+def test_a_job_may_report_its_own_oom(world: World) -> None:
     pod = world.place("p")
     pod["metadata"]["annotations"]["vramcast.dev/out-of-memory"] = "true"
     world.pass_time(60)
@@ -384,7 +382,7 @@ def test_a_job_may_say_itself_that_memory_did_not_suffice(world: World) -> None:
     assert [outcome.ending for outcome in world.recorded] == [Ending.OOM]
 
 
-def test_a_pod_that_was_deleted_was_stopped(world: World) -> None:
+def test_a_deleted_pod_counts_as_stopped(world: World) -> None:
     pod = world.place("p")
     world.telemetry.used_mib[0] = 1_000.0
     world.pass_time(60)
@@ -410,7 +408,7 @@ def test_runs_that_cannot_be_measured_are_counted_by_reason(world: World) -> Non
     assert world.metric("vramcast_unmeasured_runs_total", why="unclear") == 2
 
 
-def test_what_a_job_measured_itself_counts_even_on_a_shared_gpu(world: World) -> None:
+def test_a_jobs_own_measurement_counts_even_on_a_shared_gpu(world: World) -> None:
     pods = [world.place("first"), world.place("second")]
     world.pass_time(60)
     for pod in pods:
@@ -420,7 +418,7 @@ def test_what_a_job_measured_itself_counts_even_on_a_shared_gpu(world: World) ->
     assert [outcome.peak_bytes for outcome in world.recorded] == [2 << 30, 2 << 30]
 
 
-def test_a_users_own_number_is_measured_and_not_learned_from(world: World) -> None:
+def test_a_run_with_a_users_own_number_is_measured_but_not_learned_from(world: World) -> None:
     pod = world.place("p", {"share": "true", "gpu-memory": "10Gi"})
     world.telemetry.used_mib[0] = 1_000.0
     world.pass_time(60)
@@ -430,7 +428,7 @@ def test_a_users_own_number_is_measured_and_not_learned_from(world: World) -> No
     assert world.metric("vramcast_outcomes_total", level="given") == 1
 
 
-def test_details_are_shown_where_the_setting_asks_for_them() -> None:
+def test_the_setting_detail_metrics_adds_series_per_pod_and_gpu() -> None:
     world = World(detail_metrics=True)
     world.place("p")
     world.telemetry.used_mib[0] = 1_000.0
@@ -443,7 +441,7 @@ def test_details_are_shown_where_the_setting_asks_for_them() -> None:
 # --- restarts
 
 
-def test_a_restart_in_the_middle_of_a_run_loses_nothing_of_it(world: World) -> None:
+def test_a_restart_during_a_run_loses_none_of_its_measurements(world: World) -> None:
     pod = world.place("p")
     world.telemetry.used_mib[0] = 3_500.0
     world.pass_time(900)
@@ -457,7 +455,7 @@ def test_a_restart_in_the_middle_of_a_run_loses_nothing_of_it(world: World) -> N
     assert [outcome.peak_bytes for outcome in world.recorded] == [3_500 * MIB]
 
 
-def test_what_ended_while_nobody_was_there_is_found_and_counted_once(world: World) -> None:
+def test_a_run_that_ended_while_the_service_was_down_is_counted_once(world: World) -> None:
     pod = world.place("p")
     world.telemetry.used_mib[0] = 3_500.0
     world.pass_time(900)
@@ -468,15 +466,15 @@ def test_what_ended_while_nobody_was_there_is_found_and_counted_once(world: Worl
     world.start()
     world.pass_time(60)
     assert [outcome.peak_bytes for outcome in world.recorded] == [3_500 * MIB]
-    kept = world.service.tracker.accuracy.snapshot()
+    stored = world.service.tracker.accuracy.snapshot()
     world.start()
-    world.service.tracker.accuracy.restore(kept)
+    world.service.tracker.accuracy.restore(stored)
     world.pass_time(60)
     assert world.recorded == []
     assert world.metric("vramcast_outcomes_total") == 1
 
 
-def test_counters_survive_in_what_is_stored(world: World) -> None:
+def test_accuracy_metrics_survive_a_restart(world: World) -> None:
     for number in range(3):
         pod = world.place(f"p{number}")
         world.telemetry.used_mib[0] = 1_000.0 + number
@@ -496,7 +494,7 @@ def test_counters_survive_in_what_is_stored(world: World) -> None:
     assert {name: world.metric(name) for name in names} == pytest.approx(before)
 
 
-def test_a_replica_that_does_not_lead_counts_nothing_and_shows_nothing(world: World) -> None:
+def test_a_replica_that_does_not_lead_counts_no_outcomes(world: World) -> None:
     class Follower:
         fenced = True
         leading = False
@@ -510,7 +508,7 @@ def test_a_replica_that_does_not_lead_counts_nothing_and_shows_nothing(world: Wo
     world.telemetry.used_mib = {0: 1_000.0, 1: 10_240.0}
     free = world.room(1)
     world.pass_time(60)
-    # Every replica tracks unmanaged memory: it may lead the next moment.
+    # Every replica tracks unmanaged memory, because it may become the leader at any time.
     assert world.room(1) == free - 10_240
     world.finish(pod)
     world.pass_time(60)

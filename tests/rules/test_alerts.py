@@ -31,7 +31,7 @@ def test_each_alert_fires_when_it_should_and_not_before(tmp_path: Path) -> None:
     promtool("test", "rules", "alerts_test.yaml", directory=tmp_path)
 
 
-def test_every_alert_has_a_case() -> None:
+def test_every_alert_has_a_test_case() -> None:
     names = {rule["alert"] for group in yaml.safe_load(ALERTS.read_text())["groups"] for rule in group["rules"]}
     text = CASES.read_text()
     assert {name for name in names if name not in text} == set()
