@@ -1,4 +1,4 @@
-"""The service as a real process beside a real control plane, with only the permissions of its own ClusterRole."""
+"""The service as a real process on a real control plane, with only the permissions of its own ClusterRole."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SCHEDULER = "vramcast-scheduler"
 
 @dataclass(slots=True)
 class RunningService:
-    """`vramcast serve`, its address, and how to break it."""
+    """A `vramcast serve` process and its address."""
 
     process: Process
     url: str
@@ -73,7 +73,7 @@ def scheduler(plane: ControlPlane, service: RunningService) -> Scheduler:
 
 @pytest.fixture
 def api(plane: ControlPlane, service: RunningService, scheduler: Scheduler) -> Iterator[Api]:
-    """An empty cluster that vramcast's scheduler works on."""
+    """An empty cluster with vramcast's scheduler."""
     plane.api.clear()
     _await_scheduler(plane.api)
     plane.api.clear()
@@ -83,16 +83,16 @@ def api(plane: ControlPlane, service: RunningService, scheduler: Scheduler) -> I
 
 
 def _await_scheduler(api: Api) -> None:
-    """Until it has seen a node of now: after a restart of the API server its watches may be away for half a minute."""
-    here = {"kubernetes.io/hostname": "now"}
-    api.create_nodes([cpu_node("now")])
-    api.create_pod(pod("now", scheduler=SCHEDULER, nodeSelector=here))
-    eventually(lambda: api.pod("now")["spec"].get("nodeName"), 90, "the scheduler to follow the API server")
+    """Wait until it sees a new node. Its watches may be down for half a minute after the API server restarts."""
+    here = {"kubernetes.io/hostname": "probe"}
+    api.create_nodes([cpu_node("probe")])
+    api.create_pod(pod("probe", scheduler=SCHEDULER, nodeSelector=here))
+    eventually(lambda: api.pod("probe")["spec"].get("nodeName"), 90, "the scheduler to follow the API server")
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """A failure shows what the processes said."""
+    """Attach the logs of the processes to a failure."""
     report = yield
     arguments = getattr(item, "funcargs", {})
     if report.failed and "plane" in arguments:

@@ -1,4 +1,4 @@
-"""A world that does not behave: missing rights, an API server that is away, nodes that shrink or cannot be read."""
+"""Missing permissions, an API server that is down, nodes that shrink and nodes that cannot be read."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ pytestmark = pytest.mark.e2e
 
 MEMORY_LABEL = "nvidia.com/gpu.memory"
 MEMORY_ANNOTATION = "vramcast.dev/gpu-memory"
-# What the driver keeps on this product (core/products.py), written again so that the judge does not ask the accused.
+# The driver's reserve on this product (hardware/products.py), repeated so that the check does not use the tested code.
 RESERVE_MIB = 450
 
 
-# --- rights
+# --- permissions
 
 
 @pytest.fixture
-def powerless(plane: ControlPlane, service: RunningService, tmp_path: Path) -> Iterator[RunningService]:
-    """A second service, as a user that nothing was granted to."""
+def unprivileged(plane: ControlPlane, service: RunningService, tmp_path: Path) -> Iterator[RunningService]:
+    """A second service whose user has no permissions."""
     port = free_port()
     environment = {"KUBECONFIG": str(plane.kubeconfig_for("nobody"))}
     command = [sys.executable, "-m", "vramcast", "serve", "--port", str(port)]
@@ -41,24 +41,24 @@ def powerless(plane: ControlPlane, service: RunningService, tmp_path: Path) -> I
     running.process.terminate()
 
 
-def test_without_rights_it_says_which_and_where_stays_up_and_recovers_once_they_are_granted(
-    plane: ControlPlane, powerless: RunningService
+def test_missing_permissions_are_named_and_the_service_recovers_once_they_are_granted(
+    plane: ControlPlane, unprivileged: RunningService
 ) -> None:
-    def complaint() -> str | None:
-        powerless.process.check_alive()
+    def missing_permission() -> str | None:
+        unprivileged.process.check_alive()
         try:
-            answer = httpx.get(f"{powerless.url}/readyz")
+            answer = httpx.get(f"{unprivileged.url}/readyz")
         except httpx.TransportError:
             return None
         assert answer.status_code == 503
         return answer.text if "403" in answer.text else None
 
-    text = str(eventually(complaint, 20, "/readyz to tell of the missing right"))
+    text = str(eventually(missing_permission, 20, "/readyz to name the missing permission"))
     assert "allow verb 'list' on 'nodes' in ClusterRole vramcast-extender" in text
-    assert httpx.get(f"{powerless.url}/healthz").status_code == 200
-    assert powerless.metric("vramcast_cluster_synced") == 0
+    assert httpx.get(f"{unprivileged.url}/healthz").status_code == 200
+    assert unprivileged.metric("vramcast_cluster_synced") == 0
     plane.api.request("POST", "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings", grant("nobody"))
-    eventually(powerless.ready, 20, "the service to be ready by itself")
+    eventually(unprivileged.ready, 20, "the service to become ready without a restart")
 
 
 def grant(user: str) -> dict[str, Any]:
@@ -69,7 +69,7 @@ def grant(user: str) -> dict[str, Any]:
     }
 
 
-# --- the API server away
+# --- the API server down
 
 
 def ask(service: RunningService, verb: str, body: dict[str, Any]) -> Any:
@@ -81,23 +81,23 @@ def feasible(service: RunningService, manifest: dict[str, Any]) -> list[str]:
     return names
 
 
-def test_while_the_api_server_is_away_nothing_is_promised_twice_and_afterwards_everyone_is_placed(
+def test_nothing_is_promised_twice_while_the_api_server_is_down_and_all_pods_are_placed_afterwards(
     api: Api, plane: ControlPlane, service: RunningService
 ) -> None:
     def stale_seconds() -> float:
         return service.metric("vramcast_cluster_stale_seconds")
 
     api.create_nodes([sharing_node("small", A100_40GB, 1), sharing_node("other", A100_40GB, 2)])
-    create(api, shared_pod("tenant", "30Gi", scheduler="somebody-else", nodeName="small"))
+    create(api, shared_pod("tenant", "30Gi", scheduler="another-scheduler", nodeName="small"))
     eventually(lambda: gpu(service, "small").get("promised_mib"), what="the tenant to count")
-    # These two are played by hand. Of the eight, some are bound or being bound, and there is no room for all.
+    # The test itself filters and binds these two. Of the eight, some are bound or being bound; not all of them fit.
     large = api.create_pod(shared_pod("large", "30Gi", scheduler="nobody"))
     tiny = api.create_pod(shared_pod("tiny", "1Gi", scheduler="nobody"))
     pending = [create(api, shared_pod(f"pod-{number}", "15Gi", scheduler=SCHEDULER)) for number in range(8)]
     plane.apiserver.kill()
 
-    first = eventually(stale_seconds, what="the silence to be noticed")
-    # The tenant is not forgotten; and a bind that cannot be written is an error, not a promise.
+    first = eventually(stale_seconds, what="the staleness to be noticed")
+    # The tenant still counts. A bind that cannot be written is an error, not a promise.
     assert feasible(service, large) == []
     assert feasible(service, tiny) == ["small"]
     metadata = tiny["metadata"]
@@ -119,7 +119,7 @@ def test_while_the_api_server_is_away_nothing_is_promised_twice_and_afterwards_e
 
 
 def gpu(service: RunningService, node: str) -> dict[str, Any]:
-    """The node's first GPU as the service sees it; empty while the node is not there or has none."""
+    """The node's first GPU as the service sees it. Empty if the node is missing or has no GPU."""
     nodes = service.get(f"/state?node={node}")["nodes"]
     pools = nodes[0]["pools"] if nodes else []
     first: dict[str, Any] = pools[0]["gpus"][0] if pools else {}
@@ -134,9 +134,7 @@ def shrunk(service: RunningService, node: str) -> bool:
     return gpu(service, node).get("size_mib") == 20 * 1024 - RESERVE_MIB
 
 
-def test_a_node_that_got_smaller_than_its_promises_takes_nobody_until_they_are_gone(
-    api: Api, service: RunningService
-) -> None:
+def test_a_node_that_shrank_below_its_promises_takes_no_pods_until_they_end(api: Api, service: RunningService) -> None:
     names = ["relabelled", "recreated"]
     api.create_nodes([sharing_node(name, A100_40GB, 1) for name in names])
     for name in names:
@@ -165,7 +163,7 @@ def test_a_node_that_got_smaller_than_its_promises_takes_nobody_until_they_are_g
 
 
 def unlabelled_node(name: str) -> dict[str, Any]:
-    """A device plugin counts its GPU; nobody says what it is."""
+    """A device plugin counts its GPU, but no label describes it."""
     manifest: dict[str, Any] = whole_gpu_node(name, count=1)
     manifest["metadata"]["labels"] = {}
     return manifest
@@ -177,7 +175,7 @@ def unknown_product_node(name: str) -> dict[str, Any]:
     return manifest
 
 
-def test_nodes_whose_gpus_cannot_be_read_are_told_to_the_pod_and_usable_once_annotated(
+def test_unreadable_nodes_are_explained_in_an_event_and_usable_once_annotated(
     api: Api, service: RunningService
 ) -> None:
     api.create_nodes([unlabelled_node("unlabelled"), unknown_product_node("unknown")])

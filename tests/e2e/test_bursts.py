@@ -1,4 +1,4 @@
-"""Hundreds of pods at once, with things breaking on the way. The judge is the API server's own history."""
+"""Hundreds of pods at once, with failures along the way, checked against the API server's own history."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from tests.e2e.conftest import SCHEDULER, RunningService
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
 
 NODES, GPUS, PODS, BATCH = 20, 8, 400, 25
-# What the driver keeps on this product (core/products.py), written again so that the judge does not ask the accused.
+# The driver's reserve on this product (hardware/products.py), repeated so that the check does not use the tested code.
 RESERVE_BYTES = 450 << 20
 
 
 def run_burst(api: Api, recorder: Recorder, seed: int, halfway: Callable[[], None] = lambda: None) -> History:
-    """Create pods of random needs in batches, delete a third of them on the way, break something half way."""
+    """Create pods with random needs in batches, delete a third of them along the way, break something half way."""
     draw = random.Random(seed)
     names: list[str] = []
     for start in range(0, PODS, BATCH):
@@ -39,7 +39,7 @@ def run_burst(api: Api, recorder: Recorder, seed: int, halfway: Callable[[], Non
 
 def check(history: History) -> None:
     history.assert_sound()
-    # A third of them is gone, and what remains nearly fills the GPUs: the burst was worth its name.
+    # A third of the pods is deleted and the rest nearly fills the GPUs. With fewer bindings the burst proves little.
     assert len(history.bindings()) > PODS // 2
 
 
@@ -49,12 +49,12 @@ def full_cluster(api: Api) -> Api:
     return api
 
 
-def test_a_burst_never_overfills_a_gpu_and_leaves_nobody_behind(full_cluster: Api) -> None:
+def test_a_burst_never_overfills_a_gpu_and_leaves_no_pod_pending_that_fits(full_cluster: Api) -> None:
     with Recorder(full_cluster) as recorder:
         check(run_burst(full_cluster, recorder, seed=1))
 
 
-def test_the_service_killed_in_a_burst(full_cluster: Api, service: RunningService) -> None:
+def test_a_burst_survives_a_killed_service(full_cluster: Api, service: RunningService) -> None:
     def kill() -> None:
         service.kill()
         service.start()
@@ -63,6 +63,6 @@ def test_the_service_killed_in_a_burst(full_cluster: Api, service: RunningServic
         check(run_burst(full_cluster, recorder, seed=2, halfway=kill))
 
 
-def test_the_api_server_restarted_in_a_burst(full_cluster: Api, plane: ControlPlane) -> None:
+def test_a_burst_survives_a_restart_of_the_api_server(full_cluster: Api, plane: ControlPlane) -> None:
     with Recorder(full_cluster) as recorder:
         check(run_burst(full_cluster, recorder, seed=3, halfway=plane.restart_apiserver))

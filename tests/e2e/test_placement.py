@@ -33,15 +33,15 @@ def bound_node(api: Api, name: str) -> str:
 
 
 def failure(api: Api, name: str, expected: str) -> str:
-    """What the scheduler tells the pod's owner, once it tells what is expected.
+    """The pod's FailedScheduling message, once one contains `expected`.
 
-    Its first word may be about the nodes of the test before: its cache follows the API server at its own pace.
+    The first message may still be about the nodes of the previous test, because the scheduler's cache lags.
     """
 
     def message() -> str:
-        told = [event["message"] for event in api.events(about=name) if event["reason"] == "FailedScheduling"]
-        matching = [text for text in told if expected in text]
-        assert matching, f"{expected!r} not in {told}"
+        messages = [event["message"] for event in api.events(about=name) if event["reason"] == "FailedScheduling"]
+        matching = [text for text in messages if expected in text]
+        assert matching, f"{expected!r} not in {messages}"
         return str(matching[-1])
 
     return eventually(message, 20, f"a FailedScheduling event about {name}")
@@ -65,7 +65,7 @@ def test_a_pod_too_big_for_every_gpu_stays_pending_with_one_readable_reason(api:
     assert "nodeName" not in api.pod(huge)["spec"]
 
 
-def test_a_pod_that_fits_one_product_only_lands_there(api: Api) -> None:
+def test_a_pod_that_fits_only_one_product_lands_on_it(api: Api) -> None:
     api.create_nodes([whole_gpu_node("t4", T4), whole_gpu_node("a100", A100), whole_gpu_node("l40s", L40S)])
     large = create(api, whole_gpu_pod("large", annotations={"gpu-memory": "70Gi"}, scheduler=SCHEDULER))
     assert bound_node(api, large) == "a100"
@@ -97,7 +97,7 @@ def test_sharing_pods_pack_onto_one_gpu_until_it_is_full(api: Api) -> None:
     assert failure(api, one_too_many, "GPU memory promised to other pods, 18.0 GiB needed")
 
 
-def test_a_pod_on_several_gpus_gets_each_of_them(api: Api) -> None:
+def test_a_pod_that_needs_several_gpus_gets_all_of_them(api: Api) -> None:
     api.create_nodes([sharing_node("a100", A100_40GB, 4)])
     name = create(api, shared_pod("three", "30Gi", gpus=3, scheduler=SCHEDULER))
     bound_node(api, name)
@@ -118,12 +118,12 @@ def test_on_time_sliced_gpus_a_pod_must_fit_whichever_gpu_the_kubelet_picks(api:
     for number in range(2):
         manifest = whole_gpu_pod(f"pod-{number}", annotations={"gpu-memory": "19Gi"}, scheduler=SCHEDULER)
         assert bound_node(api, create(api, manifest)) == "sliced"
-    # Two of 19 GiB may share one GPU; beside one of them there is no safe place for 25 GiB.
+    # The kubelet may put both 19 GiB pods on one GPU or one on each, so 25 GiB is not safe on either.
     third = create(api, whole_gpu_pod("third", annotations={"gpu-memory": "25Gi"}, scheduler=SCHEDULER))
     assert failure(api, third, "GPU memory promised to other pods")
 
 
-def test_a_misspelt_annotation_is_told_on_the_pod_and_does_not_stop_it(api: Api) -> None:
+def test_a_misspelt_annotation_gets_a_warning_event_and_the_pod_is_still_bound(api: Api) -> None:
     api.create_nodes([whole_gpu_node("a100", A100)])
     name = create(api, whole_gpu_pod("typo", annotations={"batch_size": "32"}, scheduler=SCHEDULER))
     assert bound_node(api, name) == "a100"
@@ -135,13 +135,14 @@ def test_a_misspelt_annotation_is_told_on_the_pod_and_does_not_stop_it(api: Api)
 
 def test_an_unannotated_pod_is_bound_untouched(api: Api) -> None:
     api.create_nodes([cpu_node("cpu")])
-    here = {"kubernetes.io/hostname": "cpu"}  # nobody checks for this pod that a node still exists
+    # The scheduler may still list nodes of the previous test, and vramcast does not filter for this pod.
+    here = {"kubernetes.io/hostname": "cpu"}
     name = create(api, pod("plain", scheduler=SCHEDULER, nodeSelector=here))
     assert bound_node(api, name) == "cpu"
     assert written_on(api, name) == {}
 
 
-def test_sharing_and_device_plugin_pods_never_meet_on_a_node(api: Api) -> None:
+def test_sharing_and_device_plugin_pods_never_land_on_the_same_node(api: Api) -> None:
     api.create_nodes([sharing_node("sharing", A100), whole_gpu_node("whole", A100)])
     assert bound_node(api, create(api, shared_pod("shares", "10Gi", scheduler=SCHEDULER))) == "sharing"
     whole = whole_gpu_pod("takes-a-whole-one", annotations={"gpu-memory": "10Gi"}, scheduler=SCHEDULER)
@@ -150,7 +151,7 @@ def test_sharing_and_device_plugin_pods_never_meet_on_a_node(api: Api) -> None:
 
 def test_a_pod_bound_by_another_scheduler_counts(api: Api, service: RunningService) -> None:
     api.create_nodes([sharing_node("taken", A100_40GB, 1), sharing_node("free", A100_40GB, 1)])
-    elsewhere = shared_pod("elsewhere", "30Gi", scheduler="somebody-else", nodeName="taken")
+    elsewhere = shared_pod("elsewhere", "30Gi", scheduler="another-scheduler", nodeName="taken")
     create(api, elsewhere)
     promised = eventually(lambda: service.get("/state?node=taken")["nodes"][0]["pools"][0]["gpus"][0]["promised_mib"])
     assert promised == 30 * 1024
@@ -159,14 +160,14 @@ def test_a_pod_bound_by_another_scheduler_counts(api: Api, service: RunningServi
     assert {bound_node(api, f"ours-{number}") for number in range(2)} == {"free"}
 
 
-def test_a_deleted_pods_room_is_used_again_within_two_seconds(api: Api) -> None:
+def test_a_deleted_pods_room_is_reused_within_two_seconds(api: Api) -> None:
     api.create_nodes([sharing_node("a100", A100_40GB, 1)])
     bound_node(api, create(api, shared_pod("first", "30Gi", scheduler=SCHEDULER)))
     create(api, shared_pod("waits", "30Gi", scheduler=SCHEDULER))
     failure(api, "waits", "GPU memory promised to other pods")
-    # The scheduler lets a pod that failed rest for a second; its rest is not what is measured here.
-    rested = time.monotonic() + 1.5
-    eventually(lambda: time.monotonic() > rested, what="the scheduler's own back-off")
+    # The scheduler backs off for a second after a failure. That second is not measured here.
+    backoff_end = time.monotonic() + 1.5
+    eventually(lambda: time.monotonic() > backoff_end, what="the scheduler's own back-off")
     with Recorder(api) as recorder:
         api.delete_pod("first")
         deleted_at = time.monotonic()

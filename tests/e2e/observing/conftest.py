@@ -1,4 +1,4 @@
-"""Everything that observing takes, for real: control plane, scheduler, service, Prometheus. Only GPUs are played."""
+"""A real control plane, scheduler, service and Prometheus. Only the GPUs are fake."""
 
 from __future__ import annotations
 
@@ -27,22 +27,22 @@ from tests.controlplane.objects import GpuProduct, sharing_node
 from tests.e2e.conftest import RULES, RunningService
 from tests.e2e.observing.exporter import FakeExporter
 from tests.e2e.observing.prometheus import Prometheus, job
-from tests.e2e.observing.world import MEMORY, MEMORY_PATH, SCHEDULER, World
+from tests.e2e.observing.world import LEARNED_STATE, LEARNED_STATE_PATH, SCHEDULER, World
 
 ALERTS = RULES.parent / "alerts.yaml"
-# What the service may do in its own namespace: keep what it has learned.
-MEMORY_ROLE = {
+# The service's permissions in its own namespace: store its learned state.
+LEARNED_STATE_ROLE = {
     "apiVersion": "rbac.authorization.k8s.io/v1",
     "kind": "Role",
-    "metadata": {"name": "vramcast-memory"},
+    "metadata": {"name": "vramcast-learned-state"},
     "rules": [{"apiGroups": [""], "resources": ["configmaps"], "verbs": ["get", "create", "patch"]}],
 }
-# A minute of the real world is a second here: looks and scrapes every second, runs of a few.
+# One second stands for a minute: Prometheus scrapes every second, and runs last a few seconds.
 SETTINGS = {
     "telemetry_interval_seconds": "0.5",
     "telemetry_lag_seconds": "1",
     "telemetry_stale_seconds": "30",
-    # In runs this short, one sample that has to be guessed at would be too many.
+    # In runs this short, a single sample that has to be guessed would spoil the result.
     "telemetry_pod_values": "pod",
     "min_run_seconds": "1",
     "calibration_save_seconds": "0.2",
@@ -52,7 +52,7 @@ SETTINGS = {
 
 @dataclass(frozen=True, slots=True)
 class Extender:
-    """Where the service of each test listens: the scheduler is started once and finds it there."""
+    """The port of every test's service. The scheduler is started once and always calls this port."""
 
     port: int
     scheduler: Scheduler
@@ -72,10 +72,10 @@ Begin = Callable[..., World]
 def begin(
     plane: ControlPlane, observed_extender: Extender, tmp_path: Path, request: pytest.FixtureRequest
 ) -> Iterator[Begin]:
-    """`begin({"node": (product, GPUs)}, setting="value")` is a running world of these nodes, empty of pods.
+    """`begin({"node": (product, GPUs)}, setting="value")` starts a world with these nodes and no pods.
 
-    `honor_labels`: whether Prometheus leaves the exporters' own labels alone; without, `pod` becomes `exported_pod`.
-    `prometheus_url`: what the service asks instead of the Prometheus itself, made of that one's address.
+    `honor_labels`: whether Prometheus keeps the exporters' own labels. If not, `pod` becomes `exported_pod`.
+    `prometheus_url`: maps Prometheus' address to the one that the service queries instead.
     """
     with ExitStack() as stack:
 
@@ -102,7 +102,7 @@ def begin(
                     {
                         **SETTINGS,
                         "prometheus_url": prometheus_url(prometheus.url),
-                        "calibration_config_map": f"default/{MEMORY}",
+                        "calibration_config_map": f"default/{LEARNED_STATE}",
                         **settings,
                     }
                 ),
@@ -120,12 +120,12 @@ def begin(
 
 
 def service_job(url: str) -> dict[str, Any]:
-    """As a PodMonitor would have it."""
+    """As a PodMonitor would configure it."""
     return job("vramcast", {"vramcast": f"{url}/metrics"}, {"namespace": "vramcast-system", "pod": "vramcast-0"})
 
 
 def exporter_job(exporter: FakeExporter, *, honor_labels: bool) -> dict[str, Any]:
-    """As a ServiceMonitor would have it: the exporter's own pod is a label of the target."""
+    """As a ServiceMonitor would configure it: the exporter's own pod is a label of the target."""
     targets = {node: f"{exporter.url}/{node}/metrics" for node in exporter.nodes}
     own = {"namespace": "gpu-operator", "pod": "dcgm-exporter-x", "container": "dcgm-exporter"}
     return job("dcgm-exporter", targets, own, honor_labels=honor_labels)
@@ -134,14 +134,14 @@ def exporter_job(exporter: FakeExporter, *, honor_labels: bool) -> dict[str, Any
 def _clear(api: Api) -> None:
     api.clear()
     try:
-        api.request("DELETE", MEMORY_PATH)
+        api.request("DELETE", LEARNED_STATE_PATH)
     except ApiError as error:
         if error.status != 404:
             raise
 
 
 def _kubeconfig(plane: ControlPlane) -> Path:
-    roles = [*yaml.safe_load_all(RULES.read_text()), MEMORY_ROLE]
+    roles = [*yaml.safe_load_all(RULES.read_text()), LEARNED_STATE_ROLE]
     return plane.kubeconfig_for("vramcast-observing", roles)
 
 
@@ -154,7 +154,7 @@ _WORLD = pytest.StashKey[World]()
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """A failure shows what the processes said."""
+    """Attach the logs of the processes to a failure."""
     report = yield
     world = item.stash.get(_WORLD, None)
     if report.failed and world is not None:

@@ -1,7 +1,7 @@
-"""dcgm-exporters for nodes that have no GPUs: the pods on the control plane, as an exporter would print them.
+"""Fake dcgm-exporters for nodes without GPUs. They report the pods that run on the control plane.
 
-Each node's exporter is a path of one server (`/NODE/metrics`). What a pod uses is looked up at every scrape: a pod that
-the API server shows running uses what the test says that it needs, and one that is over uses nothing.
+Each node's exporter is a path of one server (`/NODE/metrics`). Every scrape asks the API server for the running pods:
+each of them uses the need that the test set, and a finished pod uses nothing.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Json = dict[str, Any]
 PREFIX = "vramcast.dev/"
 TEXT = "text/plain; version=0.0.4; charset=utf-8"
 RESERVED_MIB = 450
-# Of its need, on every other scrape: a peak has to be found, not read off the last sample.
+# The fraction of its need that a pod uses on every other scrape, so that the last sample may not be the peak.
 RESTING = 0.8
 
 _METRICS = {
@@ -34,7 +34,7 @@ _METRICS = {
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One line."""
+    """One line of the exporter's output."""
 
     metric: str
     value: float
@@ -46,23 +46,23 @@ class Sample:
 
 
 def utilization_percent(gpu: int) -> int:
-    """Of a GPU that anybody uses, the same at all times."""
+    """The utilization of a GPU in use. It is constant."""
     return 40 + 5 * (gpu % 8)
 
 
-# What an exporter prints, made worse.
-Spoil = Callable[[str, list[str]], list[str]]
+# Damages the lines that a node's exporter prints.
+Damage = Callable[[str, list[str]], list[str]]
 
 
 @dataclass(slots=True)
 class FakeExporter:
-    """Use as a context manager. `needs_mib`: by pod's name; `unmanaged_mib`: by node and GPU."""
+    """Use as a context manager. `needs_mib` is by pod name, `unmanaged_mib` by node and GPU."""
 
     api: Api
     nodes: dict[str, tuple[GpuProduct, int]]
     needs_mib: dict[str, int] = field(default_factory=dict)
     unmanaged_mib: dict[tuple[str, int], int] = field(default_factory=dict)
-    spoil: Spoil = lambda _node, lines: lines
+    damage: Damage = lambda _node, lines: lines
     url: str = ""
     _scrapes: Counter[str] = field(default_factory=Counter)
     _server: AbstractContextManager[str] | None = None
@@ -82,7 +82,7 @@ class FakeExporter:
         node = path.split("/")[1]
         if node not in self.nodes:
             return 404, b"no such node"
-        return 200, "\n".join([*self.spoil(node, self._lines(node)), ""]).encode()
+        return 200, "\n".join([*self.damage(node, self._lines(node)), ""]).encode()
 
     def _lines(self, node: str) -> list[str]:
         samples = defaultdict(list)

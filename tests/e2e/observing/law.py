@@ -1,9 +1,9 @@
-"""What runs really take on this cluster: a law that the model does not know.
+"""The true needs of runs on this cluster: a distribution ("law") that the model does not know.
 
-Needs are log-normal around a shifted median, as wide as the model's own bound says. They are drawn evenly over the
-law's quantiles (van der Corput's sequence) instead of at random: any stretch of runs looks like the law itself, so that
-what is judged here is the whole way from a sample to the next promise, and not the luck of a hundred draws. How
-calibration does with luck is judged over many seeds and laws in tests/core/test_adaptive.py.
+Needs are log-normal around a shifted median, as wide as the model's own bound implies. They are spread evenly over the
+law's quantiles (van der Corput's sequence) instead of drawn at random, so that any stretch of runs follows the law. The
+test then checks the whole path from a sample to the next promise, and not the luck of a hundred draws.
+tests/outcomes/test_calibration.py checks calibration on random draws, over many seeds and laws.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ _Z = NORMAL.inv_cdf(1 - RISK)
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
-    """What the model says of a task before it has learned anything."""
+class FirstForecast:
+    """The model's forecast for a task before it has learned anything."""
 
     median_bytes: int
     bound_bytes: int
@@ -31,25 +31,25 @@ class Said:
 
 @dataclass(frozen=True, slots=True)
 class Law:
-    """`more`: 1.2 where runs take a fifth more than the model says."""
+    """`need_factor`: 1.2 if runs take a fifth more than the model forecasts."""
 
-    more: float
+    need_factor: float
 
-    def need_bytes(self, said: Said, number: int) -> float:
-        """Of the run of that number, from 0 on."""
-        return self._quantile(said, _even(number + 1))
+    def need_bytes(self, forecast: FirstForecast, number: int) -> float:
+        """The need of the run with this number, counted from 0."""
+        return self._quantile(forecast, _even(number + 1))
 
-    def oracle_bytes(self, said: Said) -> float:
-        """What somebody who knows the law would reserve."""
-        return self._quantile(said, 1 - RISK)
+    def oracle_bytes(self, forecast: FirstForecast) -> float:
+        """The reservation of an oracle that knows the law."""
+        return self._quantile(forecast, 1 - RISK)
 
-    def coverage(self, said: Said, bound_bytes: float) -> float:
-        """With which probability a run stays below."""
-        deviations = (math.log(bound_bytes / said.median_bytes) - math.log(self.more)) / (said.margin / _Z)
-        return NORMAL.cdf(deviations)
+    def coverage(self, forecast: FirstForecast, bound_bytes: float) -> float:
+        """The probability that a run stays within the bound."""
+        excess = math.log(bound_bytes / forecast.median_bytes) - math.log(self.need_factor)
+        return NORMAL.cdf(excess / (forecast.margin / _Z))
 
-    def _quantile(self, said: Said, share: float) -> float:
-        return said.median_bytes * self.more * math.exp(said.margin / _Z * NORMAL.inv_cdf(share))
+    def _quantile(self, forecast: FirstForecast, share: float) -> float:
+        return forecast.median_bytes * self.need_factor * math.exp(forecast.margin / _Z * NORMAL.inv_cdf(share))
 
 
 def _even(number: int) -> float:

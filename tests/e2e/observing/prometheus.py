@@ -1,4 +1,4 @@
-"""A real Prometheus on loopback, and its answers without our own client in between."""
+"""A real Prometheus on loopback, queried without vramcast's own client."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ INTERVAL = "1s"
 
 
 def job(name: str, targets: Mapping[str, str], labels: Mapping[str, str] | None = None, **more: Any) -> Json:
-    """`targets`: by the name of the instance, where to scrape (`http://host:port/path`)."""
+    """`targets`: the URL to scrape (`http://host:port/path`) by instance name."""
     groups = []
     for instance, url in targets.items():
         host, _, path = url.removeprefix("http://").partition("/")
@@ -27,7 +27,7 @@ def job(name: str, targets: Mapping[str, str], labels: Mapping[str, str] | None 
 
 
 class Prometheus:
-    """Keeps its port and its data over `stop` and `start`."""
+    """Keeps its port and its data across `stop` and `start`."""
 
     def __init__(self, program: Path, directory: Path, jobs: Sequence[Json], rules: Json | None = None) -> None:
         directory.mkdir(parents=True, exist_ok=True)
@@ -85,11 +85,11 @@ class Prometheus:
         return [(series["metric"], float(series["value"][1])) for series in data["result"]]
 
     def total(self, expression: str) -> float:
-        """The sum over the series."""
+        """The sum over all series."""
         return sum(value for _, value in self.query(expression))
 
     def samples(self, selector: str, window: str = "1h") -> list[tuple[dict[str, str], list[tuple[float, float]]]]:
-        """Raw, with the times at which they were taken."""
+        """Raw samples with their timestamps."""
         data = self.ask("query", query=f"{selector}[{window}]")
         return [(series["metric"], [(at, float(value)) for at, value in series["values"]]) for series in data["result"]]
 

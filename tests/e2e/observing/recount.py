@@ -1,7 +1,7 @@
-"""The accuracy metrics once more, from what the API server and Prometheus' raw samples say.
+"""Recomputes the accuracy metrics from the API server's pods and Prometheus' raw samples.
 
-An independent judge: it imports nothing of vramcast. Of each pod that is over it reads the promise off the annotations
-and the peak off the samples of its time, and counts again what docs/accuracy.md says is counted.
+This check is independent: it imports nothing from vramcast. For each finished pod it reads the promise from the
+annotations and the peak from the samples taken during the run, and then counts as docs/accuracy.md describes.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ Samples = Mapping[str, Sequence[tuple[float, float]]]  # by pod
 
 @dataclass(frozen=True, slots=True)
 class Recounted:
-    """One run that is over."""
+    """One finished run."""
 
     group: Group
     ending: str
     median_bytes: int
     promised_bytes: int
     peak_bytes: int
-    utilization: float | None  # forecast less observed
+    utilization: float | None  # forecast minus observed
 
     @property
     def kept(self) -> bool:
@@ -58,7 +58,7 @@ def recount(world: World) -> list[Recounted]:
 
 
 class Utilizations:
-    """What is forecast does not stand on the pod, so the service is asked, once for each task."""
+    """The pod's annotations lack the forecast utilization, so the service is asked once for each task."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -79,22 +79,22 @@ def _by_pod(world: World, metric: str) -> Samples:
 
 
 def _recount_one(pod: Json, product: str, memory: Samples, busy: Samples, forecasts: Utilizations) -> Recounted:
-    said, status, name = written(pod), pod["status"], pod["metadata"]["name"]
+    annotations, status, name = written(pod), pod["status"], pod["metadata"]["name"]
     ended = status["containerStatuses"][0]["state"]["terminated"]
     begin, end = _epoch(status["startTime"]), _epoch(ended["finishedAt"])
     peak = max(value for at, value in memory[name] if begin <= at <= end)
-    died = "CUDA out of memory" in ended.get("message", "")
-    given = "gpu-memory" in said
-    promised = quantity(said["reserved-memory"])
+    oom = "CUDA out of memory" in ended.get("message", "")
+    given = "gpu-memory" in annotations
+    promised = quantity(annotations["reserved-memory"])
     used = fmean(value for at, value in busy[name] if begin <= at <= end) / 100
     forecast = forecasts.of(pod, product)
     return Recounted(
-        group=(said.get("architecture", "unknown"), "given" if given else "summary", product),
-        ending="oom" if died else status["phase"].lower(),
-        median_bytes=quantity(said["forecast-memory"]),
+        group=(annotations.get("architecture", "unknown"), "given" if given else "summary", product),
+        ending="oom" if oom else status["phase"].lower(),
+        median_bytes=quantity(annotations["forecast-memory"]),
         promised_bytes=promised,
-        # What died needed more than it had, whatever was seen of it.
-        peak_bytes=max(promised, round(peak) * MIB) if died else round(peak) * MIB,
+        # A run that ended in OOM needed more than it had, whatever the samples show.
+        peak_bytes=max(promised, round(peak) * MIB) if oom else round(peak) * MIB,
         utilization=None if forecast is None else forecast - used,
     )
 
@@ -107,47 +107,49 @@ def _epoch(text: str) -> float:
 
 
 def check_metrics(world: World, runs: Sequence[Recounted]) -> None:
-    """Every accuracy metric that Prometheus has scraped, against the recount. Raises AssertionError."""
+    """Compare every accuracy metric that Prometheus scraped with the recount. Raises AssertionError."""
     groups = {run.group for run in runs}
-    shown = Shown(world)
-    assert shown.groups("vramcast_promises_kept_total") == groups
+    scraped = Scraped(world)
+    assert scraped.groups("vramcast_promises_kept_total") == groups
     for group in groups:
-        mine = [run for run in runs if run.group == group]
-        lived = [run for run in mine if run.ending != "oom"]
-        assert shown.endings(group) == Counter(run.ending for run in mine)
-        assert shown.value("vramcast_promises_kept_total", group) == sum(run.kept for run in mine)
-        assert shown.value("vramcast_ooms_total", group) == len(mine) - len(lived)
-        _check_histogram(shown, "vramcast_forecast_error_ratio", group, [run.error for run in lived])
-        _check_histogram(shown, "vramcast_over_reservation_ratio", group, [run.over_reservation for run in lived])
-        _check_utilization(shown, group, [run.utilization for run in mine if run.utilization is not None])
-        assert shown.value("vramcast_coverage_outcomes", group) == len(mine)
-        _check_close(shown.value("vramcast_coverage_ratio", group), fmean(run.kept for run in mine), 1e-9)
-        bias = math.exp(fmean(math.log(run.error) for run in mine))
-        _check_close(shown.value("vramcast_forecast_bias_ratio", group), bias, 1e-4)
+        of_group = [run for run in runs if run.group == group]
+        without_oom = [run for run in of_group if run.ending != "oom"]
+        assert scraped.endings(group) == Counter(run.ending for run in of_group)
+        assert scraped.value("vramcast_promises_kept_total", group) == sum(run.kept for run in of_group)
+        assert scraped.value("vramcast_ooms_total", group) == len(of_group) - len(without_oom)
+        _check_histogram(scraped, "vramcast_forecast_error_ratio", group, [run.error for run in without_oom])
+        _check_histogram(
+            scraped, "vramcast_over_reservation_ratio", group, [run.over_reservation for run in without_oom]
+        )
+        _check_utilization(scraped, group, [run.utilization for run in of_group if run.utilization is not None])
+        assert scraped.value("vramcast_coverage_outcomes", group) == len(of_group)
+        _check_close(scraped.value("vramcast_coverage_ratio", group), fmean(run.kept for run in of_group), 1e-9)
+        bias = math.exp(fmean(math.log(run.error) for run in of_group))
+        _check_close(scraped.value("vramcast_forecast_bias_ratio", group), bias, 1e-4)
 
 
-def _check_histogram(shown: Shown, name: str, group: Group, values: Sequence[float]) -> None:
-    assert shown.value(f"{name}_count", group) == len(values)
-    _check_close(shown.value(f"{name}_sum", group), sum(values), 1e-6 * max(1.0, sum(values)))
-    buckets = shown.buckets(name, group)
+def _check_histogram(scraped: Scraped, name: str, group: Group, values: Sequence[float]) -> None:
+    assert scraped.value(f"{name}_count", group) == len(values)
+    _check_close(scraped.value(f"{name}_sum", group), sum(values), 1e-6 * max(1.0, sum(values)))
+    buckets = scraped.buckets(name, group)
     assert buckets == {le: sum(value <= float(le) for value in values) for le in buckets}
 
 
-def _check_utilization(shown: Shown, group: Group, values: Sequence[float]) -> None:
-    """Where buckets reach below zero, the format has neither sum nor count."""
-    buckets = shown.buckets("vramcast_utilization_error_ratio", group)
+def _check_utilization(scraped: Scraped, group: Group, values: Sequence[float]) -> None:
+    """A histogram with negative buckets has neither sum nor count in this format."""
+    buckets = scraped.buckets("vramcast_utilization_error_ratio", group)
     assert buckets["+Inf"] == len(values)
     for le, count in buckets.items():
         least, most = (sum(value <= float(le) + rounding for value in values) for rounding in (-1e-6, 1e-6))
         assert least <= count <= most, f"{count} up to {le}, recounted {least} to {most}"
 
 
-def _check_close(shown: float, recounted: float, tolerance: float) -> None:
-    assert abs(shown - recounted) <= tolerance, f"{shown} is shown, {recounted} recounted"
+def _check_close(scraped: float, recounted: float, tolerance: float) -> None:
+    assert abs(scraped - recounted) <= tolerance, f"scraped {scraped}, recounted {recounted}"
 
 
-class Shown:
-    """What Prometheus has scraped last."""
+class Scraped:
+    """The metrics that Prometheus scraped last."""
 
     def __init__(self, world: World) -> None:
         self._prometheus = world.prometheus

@@ -1,4 +1,4 @@
-"""Telemetry at its worst: nothing falls over, no promise is forgotten, and each kind of fault is counted."""
+"""Bad telemetry crashes nothing and frees no promise, and every kind of fault is counted."""
 
 from __future__ import annotations
 
@@ -22,29 +22,29 @@ NODES = {"a": (A100_40GB, 2)}
 A100 = A100_40GB.product
 PROMISED_MIB = [20 * 1024, 30 * 1024]
 
-# A line of one metric, made worse.
-Worse = Callable[[str], list[str]]
+# Damages one line of a metric.
+Damage = Callable[[str], list[str]]
 
 
-def with_value(change: Callable[[float], float | str]) -> Worse:
-    def worse(line: str) -> list[str]:
+def with_value(change: Callable[[float], float | str]) -> Damage:
+    def damage(line: str) -> list[str]:
         labels, _, value = line.rpartition(" ")
         return [f"{labels} {change(float(value))}"]
 
-    return worse
+    return damage
 
 
-def without_label(name: str) -> Worse:
+def without_label(name: str) -> Damage:
     return lambda line: [re.sub(rf'{name}="[^"]*",?', "", line)]
 
 
 def seen_twice(line: str) -> list[str]:
-    """By two exporters, of which one is behind."""
+    """As if two exporters report it and one lags behind."""
     labels, _, value = line.rpartition("} ")
     return [line, f'{labels},version="old"}} {float(value) / 2:g}']
 
 
-FAULTS: dict[str, Worse] = {
+FAULTS: dict[str, Damage] = {
     "not_a_number": with_value(lambda _: "NaN"),
     "negative": with_value(lambda value: -value - 1),
     "unit": with_value(lambda value: (value + 1) * (1 << 20)),
@@ -55,9 +55,9 @@ FAULTS: dict[str, Worse] = {
 }
 
 
-def spoil(worse: Worse) -> Callable[[str, list[str]], list[str]]:
+def damage_memory_lines(damage: Damage) -> Callable[[str, list[str]], list[str]]:
     return lambda _node, lines: [
-        new for line in lines for new in (worse(line) if line.startswith("DCGM_FI_DEV_FB_USED{") else [line])
+        new for line in lines for new in (damage(line) if line.startswith("DCGM_FI_DEV_FB_USED{") else [line])
     ]
 
 
@@ -67,15 +67,19 @@ def runs() -> list[Run]:
 
 
 def begin_full(world: World, runs: list[Run]) -> None:
-    """Each GPU has a pod, and a third one waits that would fit beside neither."""
+    """Each GPU has a pod, and a third pod waits that fits on neither GPU."""
     world.begin(runs[:1])
     world.begin(runs[1:])
     world.api.create_pod(Run("waits", {"gpu-memory": "25Gi"}, 1_000, A100).manifest())
-    eventually(lambda: world.service.get("/state")["unschedulable_total"] == 1, PATIENCE_SECONDS, "the third to wait")
+    eventually(
+        lambda: world.service.get("/state")["unschedulable_total"] == 1,
+        PATIENCE_SECONDS,
+        "the third pod to be unschedulable",
+    )
     world.await_peaks(runs)
 
 
-def check_promises_stand(world: World) -> None:
+def check_promises_unchanged(world: World) -> None:
     world.await_polls(2)
     gpus = world.gpus("a")
     assert [gpu["promised_mib"] for gpu in gpus] == PROMISED_MIB
@@ -95,25 +99,25 @@ def faults(world: World, fault: str) -> float:
 def test_bad_samples_are_counted_by_reason_and_free_no_promise(begin: Begin, runs: list[Run]) -> None:
     world = begin(NODES)
     begin_full(world, runs)
-    for fault, worse in FAULTS.items():
+    for fault, damage in FAULTS.items():
         before = faults(world, fault)
-        world.exporter.spoil = spoil(worse)
+        world.exporter.damage = damage_memory_lines(damage)
         eventually(lambda f=fault, b=before: faults(world, f) > b, PATIENCE_SECONDS, f"a fault {fault}")
-        check_promises_stand(world)
-    # Values that start again at zero, as after an exporter's restart, and then no values at all.
-    for worse in (with_value(lambda _: 0.0), lambda _line: []):
-        world.exporter.spoil = spoil(worse)
-        check_promises_stand(world)
-    world.exporter.spoil = lambda _node, _lines: ["<html>log in</html>"]
-    check_promises_stand(world)
-    world.exporter.spoil = spoil(lambda line: [line])
+        check_promises_unchanged(world)
+    # Values reset to zero, as after a restart of the exporter, and then no values at all.
+    for damage in (with_value(lambda _: 0.0), lambda _line: []):
+        world.exporter.damage = damage_memory_lines(damage)
+        check_promises_unchanged(world)
+    world.exporter.damage = lambda _node, _lines: ["<html>log in</html>"]
+    check_promises_unchanged(world)
+    world.exporter.damage = damage_memory_lines(lambda line: [line])
     world.end(runs)
     world.await_counted()
-    eventually(lambda: "waits" in world.running(), PATIENCE_SECONDS, "the third to have its room")
+    eventually(lambda: "waits" in world.running(), PATIENCE_SECONDS, "the third pod to run")
 
 
-class Relay:
-    """A way to Prometheus on which its clock is off, by `skew_seconds`, or its answers are `damaged`."""
+class Proxy:
+    """A proxy for Prometheus that shifts timestamps by `skew_seconds` or truncates answers if `damaged`."""
 
     def __init__(self) -> None:
         self.upstream = ""
@@ -121,42 +125,42 @@ class Relay:
         self.skew_seconds = 0.0
         self.damaged = False
 
-    def before(self, url: str) -> str:
+    def in_front_of(self, url: str) -> str:
         self.upstream = url
         return self.url
 
     def answer(self, path: str, query: dict[str, str], _headers: dict[str, str]) -> tuple[int, bytes]:
-        asked = httpx.get(self.upstream + path, params=query, timeout=10.0)
+        response = httpx.get(self.upstream + path, params=query, timeout=10.0)
         if self.damaged:
-            return 200, asked.content[: len(asked.content) // 2]
-        document = asked.json()
+            return 200, response.content[: len(response.content) // 2]
+        document = response.json()
         for series in document.get("data", {}).get("result", ()):
             series["values"] = [[at + self.skew_seconds, value] for at, value in series["values"]]
-        return asked.status_code, json.dumps(document).encode()
+        return response.status_code, json.dumps(document).encode()
 
 
 @contextmanager
-def relaying() -> Iterator[Relay]:
-    relay = Relay()
-    with serving(relay.answer) as url:
-        relay.url = url
-        yield relay
+def proxying() -> Iterator[Proxy]:
+    proxy = Proxy()
+    with serving(proxy.answer) as url:
+        proxy.url = url
+        yield proxy
 
 
-def test_a_clock_that_is_off_is_told_and_frees_no_promise(begin: Begin, runs: list[Run]) -> None:
-    with relaying() as relay:
-        world = begin(NODES, prometheus_url=relay.before)
+def test_clock_skew_and_damaged_answers_are_counted_and_free_no_promise(begin: Begin, runs: list[Run]) -> None:
+    with proxying() as proxy:
+        world = begin(NODES, prometheus_url=proxy.in_front_of)
         begin_full(world, runs)
         for fault, skew_seconds in (("ahead", 600.0), ("stale", -600.0)):
             before = faults(world, fault)
-            relay.skew_seconds = skew_seconds
+            proxy.skew_seconds = skew_seconds
             eventually(lambda f=fault, b=before: faults(world, f) > b, PATIENCE_SECONDS, f"a fault {fault}")
-            check_promises_stand(world)
-        relay.skew_seconds = 0.0
-        relay.damaged = True
+            check_promises_unchanged(world)
+        proxy.skew_seconds = 0.0
+        proxy.damaged = True
         failed = 'vramcast_telemetry_polls_total{result="failed"}'
-        eventually(lambda: f"{failed} 0.0" not in world.metrics_text(), PATIENCE_SECONDS, "a look that failed")
-        check_promises_stand(world)
-        relay.damaged = False
+        eventually(lambda: f"{failed} 0.0" not in world.metrics_text(), PATIENCE_SECONDS, "a failed poll")
+        check_promises_unchanged(world)
+        proxy.damaged = False
         world.end(runs)
         world.await_counted()

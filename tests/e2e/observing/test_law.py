@@ -1,4 +1,4 @@
-"""Two hundred runs that take more than the model says: promises are kept again, and everything shown of it is true."""
+"""Two hundred runs take more than the model forecasts. Calibration recovers, and every metric shown is correct."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ import pytest
 from tests.controlplane import ControlPlane, eventually, quantity
 from tests.controlplane.objects import A100_40GB, L40S, T4
 from tests.e2e.observing.conftest import Begin
-from tests.e2e.observing.law import RISK, Law, Said
+from tests.e2e.observing.law import RISK, FirstForecast, Law
 from tests.e2e.observing.recount import check_metrics, recount
 from tests.e2e.observing.world import PATIENCE_SECONDS, Run, World, written
 
@@ -29,11 +29,11 @@ TOP = Path(__file__).parents[3]
 DASHBOARD = TOP / "helm/vramcast/files/dashboard.json"
 ARTIFACT = TOP / "model_artifacts"
 MIB = 1 << 20
-WAVES, WAVE = 5, 20  # of each family
-LEARNED = 60  # outcomes after which a family must be learned
+WAVES, WAVE = 5, 20  # waves per family, runs per wave
+LEARNED = 60  # outcomes after which a family must be calibrated
 
 NODES = {"a100-0": (A100_40GB, 8), "a100-1": (A100_40GB, 8), "l40s-0": (L40S, 8), "l40s-1": (L40S, 8), "t4": (T4, 4)}
-# The tasks come by in turns, in steps that are prime to their number.
+# Tasks are taken in steps of a number that is coprime to their count.
 SIZES = list(combinations(("11M", "25.6M", "44M"), ("4M", "11.1M", "22M"), ("16", "32", "64")))
 STEP = 7
 
@@ -46,19 +46,19 @@ class Family:
 
 
 FAMILIES = (
-    Family("cnn", A100_40GB.product, Law(more=1.2)),
-    Family("transformer", L40S.product, Law(more=1.5)),
+    Family("cnn", A100_40GB.product, Law(need_factor=1.2)),
+    Family("transformer", L40S.product, Law(need_factor=1.5)),
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """One run, and what is known of it here and nowhere else."""
+    """One run and what only the test knows about it."""
 
     run: Run
     family: Family
     number: int
-    said: Said
+    forecast: FirstForecast
 
 
 def summary(architecture: str, number: int) -> dict[str, str]:
@@ -70,11 +70,11 @@ def summary(architecture: str, number: int) -> dict[str, str]:
 
 
 def draw(world: World, family: Family) -> list[Drawn]:
-    """All runs of a family. The model is asked before it has seen any: the law is one about what it says then."""
-    said = [_ask(world, Run("ask", summary(family.architecture, n), 0, family.product)) for n in range(len(SIZES))]
+    """All runs of a family. The law is relative to the model's forecast before it has seen any outcome."""
+    forecasts = [_ask(world, Run("ask", summary(family.architecture, n), 0, family.product)) for n in range(len(SIZES))]
     drawn = []
     for number in range(WAVES * WAVE):
-        of_task = said[number % len(SIZES)]
+        of_task = forecasts[number % len(SIZES)]
         need_mib = math.ceil(family.law.need_bytes(of_task, number) / MIB)
         name = f"{family.architecture}-{number:03d}"
         run = Run(name, summary(family.architecture, number), need_mib, family.product)
@@ -82,50 +82,50 @@ def draw(world: World, family: Family) -> list[Drawn]:
     return drawn
 
 
-def _ask(world: World, run: Run) -> Said:
+def _ask(world: World, run: Run) -> FirstForecast:
     found = world.forecast(run.manifest(), run.product)
-    return Said(found["median_bytes"], found["bound_bytes"])
+    return FirstForecast(found["median_bytes"], found["bound_bytes"])
 
 
-# --- what is judged
+# --- checks
 
 
 def promised_bytes(world: World, drawn: Drawn) -> int:
-    """As the API server has it."""
+    """As written on the pod."""
     return quantity(written(world.api.pod(drawn.run.name))["reserved-memory"])
 
 
 def coverage(world: World, all_drawn: Sequence[Drawn]) -> float:
-    """By the law, how many of such promises are kept: what a count of these few runs would only estimate."""
-    return fmean(drawn.family.law.coverage(drawn.said, promised_bytes(world, drawn)) for drawn in all_drawn)
+    """The exact share of such promises kept under the law. A count of these few runs would only estimate it."""
+    return fmean(drawn.family.law.coverage(drawn.forecast, promised_bytes(world, drawn)) for drawn in all_drawn)
 
 
 def price(world: World, all_drawn: Sequence[Drawn]) -> float:
-    """Median over-reservation beside that of somebody who knows the law."""
+    """Median over-reservation relative to that of an oracle that knows the law."""
     over = median(promised_bytes(world, drawn) / MIB / drawn.run.need_mib - 1 for drawn in all_drawn)
-    oracle = median(drawn.family.law.oracle_bytes(drawn.said) / MIB / drawn.run.need_mib - 1 for drawn in all_drawn)
+    oracle = median(drawn.family.law.oracle_bytes(drawn.forecast) / MIB / drawn.run.need_mib - 1 for drawn in all_drawn)
     return over / oracle
 
 
-# --- around the law: ends and mistakes of every kind, so that no panel stays empty
+# --- other endings and errors, so that no dashboard panel stays empty
 
 
 def other_runs() -> list[Run]:
     mlp = summary("mlp", 0)
     return [
-        Run("dies", mlp, 700, T4.product, "Failed", "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate"),
+        Run("oom", mlp, 700, T4.product, "Failed", "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate"),
         Run("fails", mlp, 600, T4.product, "Failed", "KeyError: 'lr'"),
         Run("own-number", {"gpu-memory": "3Gi"}, 2_000, T4.product),
     ]
 
 
-def make_mistakes(world: World) -> None:
+def cause_errors(world: World) -> None:
     httpx.post(f"{world.service.url}/filter", content=b"{")
     world.api.create_pod(Run("too-large", {"gpu-memory": "900Gi"}, 0, T4.product).manifest())
 
 
 def new_candidate(directory: Path) -> Path:
-    """The active model under another name: as good, and in its shadow all the time."""
+    """The active model under another version: equally good, and on trial throughout."""
     manifest = json.loads((ARTIFACT / "manifest.json").read_text()) | {"version": "candidate"}
     directory.mkdir()
     (directory / "manifest.json").write_text(json.dumps(manifest))
@@ -150,27 +150,27 @@ def check_dashboard(world: World) -> None:
 
 
 def check_rules(world: World) -> None:
-    """The alerts that the chart ships, as this Prometheus evaluates them."""
+    """This Prometheus evaluates every alert of the chart without an error."""
     rules = [rule for group in world.prometheus.ask("rules")["groups"] for rule in group["rules"]]
     assert len(rules) > 10
     assert {rule["name"]: rule["lastError"] for rule in rules if rule["health"] == "err"} == {}
 
 
 def check_promises(world: World, all_drawn: Sequence[Drawn]) -> None:
-    """While they run, the sum of what they were promised is what the metric says."""
+    """While the runs last, the metric equals the sum of their promises."""
     promised = sum(promised_bytes(world, drawn) for drawn in all_drawn)
     eventually(
         lambda: world.prometheus.total("vramcast_promised_bytes") == promised, PATIENCE_SECONDS, f"{promised} promised"
     )
 
 
-def test_after_60_outcomes_promises_are_kept_again_and_all_that_is_shown_is_true(
+def test_after_60_outcomes_coverage_recovers_and_every_metric_shown_is_correct(
     begin: Begin, plane: ControlPlane, tmp_path: Path
 ) -> None:
     world = begin(NODES, candidate_artifact=str(new_candidate(tmp_path / "candidate")))
     families = {family: draw(world, family) for family in FAMILIES}
     world.run_to_the_end(other_runs())
-    make_mistakes(world)
+    cause_errors(world)
 
     for wave in range(WAVES):
         drawn = [one for of_family in families.values() for one in of_family[wave * WAVE : (wave + 1) * WAVE]]
@@ -193,8 +193,8 @@ def test_after_60_outcomes_promises_are_kept_again_and_all_that_is_shown_is_true
     assert [value for _, value in promised] == [pytest.approx(1 - RISK)] * 3
     eventually(lambda: check_metrics(world, recount(world)) is None, PATIENCE_SECONDS, "the metrics to be scraped")
     check_rules(world)
-    judged = subprocess.run(
+    checked = subprocess.run(
         [str(plane.binaries.promtool), "check", "metrics"],
         input=world.metrics_text(), capture_output=True, text=True, check=False,
     )  # fmt: skip
-    assert (judged.returncode, judged.stdout + judged.stderr) == (0, "")
+    assert (checked.returncode, checked.stdout + checked.stderr) == (0, "")

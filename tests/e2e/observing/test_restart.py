@@ -1,4 +1,4 @@
-"""Killed in the middle: what was counted and learned is as it was, and what happened meanwhile is counted once."""
+"""A killed service restores its counts and calibration, and counts runs that ended while it was down exactly once."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.controlplane import ApiError, eventually
 from tests.controlplane.objects import A100_40GB
 from tests.e2e.observing.conftest import Begin
 from tests.e2e.observing.recount import check_metrics, recount
-from tests.e2e.observing.world import MEMORY_PATH, PATIENCE_SECONDS, Run, World
+from tests.e2e.observing.world import LEARNED_STATE_PATH, PATIENCE_SECONDS, Run, World
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
@@ -32,7 +32,7 @@ def runs(prefix: str, needs_mib: Sequence[int]) -> list[Run]:
 
 
 def ask(world: World) -> dict[str, Any]:
-    """What the next of them would be promised."""
+    """The forecast for the next such run."""
     return world.forecast(Run("ask", TASK, 0, A100).manifest(), A100)
 
 
@@ -40,43 +40,43 @@ def lasting(world: World) -> list[str]:
     return [line for line in world.metrics_text().splitlines() if LASTING.match(line)]
 
 
-def kept_outcomes(world: World) -> int:
-    """By the ConfigMap, which an administrator can read as well."""
+def stored_outcomes(world: World) -> int:
+    """Read from the ConfigMap."""
     try:
-        kept = world.api.get(MEMORY_PATH)["data"]
+        stored = world.api.get(LEARNED_STATE_PATH)["data"]
     except ApiError as error:
         if error.status != 404:
             raise
         return 0
-    return len(json.loads(kept["accuracy.json"])["counted"])
+    return len(json.loads(stored["accuracy.json"])["counted"])
 
 
-def test_a_killed_service_goes_on_where_it_was_and_counts_nobody_twice(begin: Begin) -> None:
+def test_a_killed_service_resumes_where_it_stopped_and_counts_no_run_twice(begin: Begin) -> None:
     world = begin(NODES)
     fresh = ask(world)
-    # Half as much again as forecast: there is something to learn.
+    # The runs take one and a half times the forecast, so there is something to learn.
     need_mib = round(fresh["median_bytes"] * 1.5) >> 20
     world.run_to_the_end(runs("first", [need_mib + 10 * number for number in range(12)]))
     learned = ask(world)
     assert learned["bound_bytes"] > 1.02 * fresh["bound_bytes"]
-    eventually(lambda: kept_outcomes(world) == 12, PATIENCE_SECONDS, "the outcomes to be kept")
+    eventually(lambda: stored_outcomes(world) == 12, PATIENCE_SECONDS, "the outcomes to be stored")
 
-    meanwhile, through = runs("meanwhile", [3_000, 3_100]), runs("through", [3_200, 3_300])
-    world.begin([*meanwhile, *through])
-    world.await_peaks([*meanwhile, *through])
+    during_outage, across_restart = runs("during-outage", [3_000, 3_100]), runs("across-restart", [3_200, 3_300])
+    world.begin([*during_outage, *across_restart])
+    world.await_peaks([*during_outage, *across_restart])
     world.service.kill()
-    world.end(meanwhile)
+    world.end(during_outage)
     world.service.start()
     world.await_counted()
-    world.end(through)
+    world.end(across_restart)
     world.await_counted()
     world.await_polls(4)
     assert world.counted() == 16
     assert world.service.metric("vramcast_unmeasured_runs_total") == 0
     eventually(lambda: check_metrics(world, recount(world)) is None, PATIENCE_SECONDS, "the metrics to be scraped")
 
-    # Once more, with nothing in between: to the last digit.
-    eventually(lambda: kept_outcomes(world) == 16, PATIENCE_SECONDS, "the outcomes to be kept")
+    # Restart again with no runs in between: every value must match exactly.
+    eventually(lambda: stored_outcomes(world) == 16, PATIENCE_SECONDS, "the outcomes to be stored")
     before, bound = lasting(world), ask(world)["bound_bytes"]
     world.service.kill()
     world.service.start()
@@ -85,13 +85,13 @@ def test_a_killed_service_goes_on_where_it_was_and_counts_nobody_twice(begin: Be
     assert ask(world)["bound_bytes"] == bound
 
 
-def test_what_could_not_be_kept_before_the_end_is_counted_again_from_history(begin: Begin) -> None:
+def test_outcomes_that_were_not_stored_before_a_kill_are_recounted_from_history(begin: Begin) -> None:
     world = begin(NODES, calibration_save_seconds="3600")
-    world.run_to_the_end(runs("kept", [4_000]))
-    eventually(lambda: kept_outcomes(world) == 1, PATIENCE_SECONDS, "the first outcome to be kept")
+    world.run_to_the_end(runs("stored", [4_000]))
+    eventually(lambda: stored_outcomes(world) == 1, PATIENCE_SECONDS, "the first outcome to be stored")
     world.run_to_the_end(runs("lost", [4_100, 4_200, 4_300]))
     world.service.kill()
-    assert kept_outcomes(world) == 1
+    assert stored_outcomes(world) == 1
     world.service.start()
     world.await_counted()
     world.await_polls(4)

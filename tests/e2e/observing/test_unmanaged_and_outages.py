@@ -1,4 +1,4 @@
-"""Memory that nobody of ours took, and a Prometheus that is away."""
+"""Unmanaged memory, and a Prometheus that is down."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 NODES = {"a": (A100_40GB, 2)}
 UNMANAGED_MIB = 10 * 1024
 A100 = A100_40GB.product
-# An outage of ten minutes takes ten seconds, and the alerts' times with it.
+# One second stands for a minute, in the outage and in the alerts.
 MINUTE_SECONDS = 1.0
 
 
@@ -41,21 +41,21 @@ def test_unmanaged_memory_keeps_pods_off_its_gpu_from_the_next_poll_on(begin: Be
     eventually(
         lambda: world.prometheus.total(scraped) == UNMANAGED_MIB, PATIENCE_SECONDS, "a scrape of the unmanaged process"
     )
-    # One look may have been under way; the next one begins after the scrape.
+    # One poll may have started before the scrape; the next one starts after it.
     world.await_polls(2)
     assert [gpu["unmanaged_mib"] for gpu in world.gpus("a")] == [UNMANAGED_MIB, 0]
     assert [gpu["room_mib"] for gpu in world.gpus("a")] == [free - UNMANAGED_MIB, free]
 
-    # Without it, both would have gone to GPU 0 first.
+    # Without unmanaged memory, both pods would have gone to GPU 0 first.
     large, kept_off = given("large", "35Gi"), given("kept-off", "32Gi")
     world.begin([large])
     assert gpu_of(world, large) == "1"
     world.api.create_pod(kept_off.manifest())
 
-    def told() -> list[str]:
+    def events() -> list[str]:
         return [e["message"] for e in world.api.events(about="kept-off") if "outside of Kubernetes" in e["message"]]
 
-    assert eventually(told, PATIENCE_SECONDS, "the pod to be told of processes outside of Kubernetes")
+    assert eventually(events, PATIENCE_SECONDS, "an event about processes outside of Kubernetes")
     assert world.service.metric("vramcast_unmanaged_bytes") == UNMANAGED_MIB << 20
     world.exporter.unmanaged_mib.clear()
     eventually(lambda: "kept-off" in world.running(), PATIENCE_SECONDS, "room once the unmanaged process is gone")
@@ -63,7 +63,7 @@ def test_unmanaged_memory_keeps_pods_off_its_gpu_from_the_next_poll_on(begin: Be
 
 
 def scaled(rules: Any) -> Any:
-    """The chart's alerts on a clock that runs sixty times as fast."""
+    """The chart's alerts, sixty times as fast."""
     for group in rules["groups"]:
         for rule in group["rules"]:
             if "for" in rule:
@@ -74,7 +74,7 @@ def scaled(rules: Any) -> Any:
 
 @pytest.fixture
 def monitor(plane: ControlPlane, tmp_path: Path) -> Any:
-    """Another Prometheus, which sees the service alone: the one that is away can tell nobody."""
+    """A second Prometheus that scrapes only the service, because the one that is down cannot alert."""
     started: list[Prometheus] = []
 
     def start(world: World) -> Prometheus:
@@ -91,9 +91,11 @@ def monitor(plane: ControlPlane, tmp_path: Path) -> Any:
         prometheus.stop()
 
 
-def test_prometheus_away_for_ten_minutes(begin: Begin, monitor: Any) -> None:
+def test_scheduling_continues_and_runs_count_once_when_prometheus_is_down_for_ten_minutes(
+    begin: Begin, monitor: Any
+) -> None:
     world = begin(NODES, telemetry_stale_seconds="3", telemetry_timeout_seconds="2")
-    watcher = monitor(world)
+    second_prometheus = monitor(world)
     free = world.gpus("a")[0]["room_mib"]
     before = [given("before-0", "20Gi", 15_000), given("before-1", "10Gi", 9_000)]
     world.run_to_the_end([given("counted", "5Gi")])
@@ -102,11 +104,11 @@ def test_prometheus_away_for_ten_minutes(begin: Begin, monitor: Any) -> None:
     world.exporter.unmanaged_mib["a", 1] = UNMANAGED_MIB
     world.await_peaks(before)
     eventually(lambda: world.gpus("a")[1]["unmanaged_mib"] == UNMANAGED_MIB, PATIENCE_SECONDS, "the unmanaged process")
-    assert watcher.firing() == set()
+    assert second_prometheus.firing() == set()
 
     world.prometheus.stop()
-    went_at = time.monotonic()
-    # Scheduling goes on, by promises alone: the unmanaged process is not known any more, no promise is forgotten.
+    stopped_at = time.monotonic()
+    # Scheduling continues on promises alone: unmanaged memory is no longer known, and every promise still counts.
     eventually(lambda: world.gpus("a")[1]["unmanaged_mib"] == 0, PATIENCE_SECONDS, "telemetry to be stale")
     during = [given("during-0", "8Gi", 5_000), given("during-1", "30Gi", 6_000)]
     world.begin(during)
@@ -115,10 +117,10 @@ def test_prometheus_away_for_ten_minutes(begin: Begin, monitor: Any) -> None:
     assert all(gpu["room_mib"] == free - gpu["promised_mib"] for gpu in world.gpus("a"))
     moment = int(time.time())
     world.over += [world.finish(run, moment) for run in (before[1], during[0])]
-    eventually(lambda: time.monotonic() > went_at + 10 * MINUTE_SECONDS, 60, "ten minutes")
+    eventually(lambda: time.monotonic() > stopped_at + 10 * MINUTE_SECONDS, 60, "ten minutes")
     assert world.service.metric("vramcast_telemetry_age_seconds") >= 9 * MINUTE_SECONDS
-    eventually(lambda: watcher.firing() == {"VramcastTelemetryStale"}, PATIENCE_SECONDS, "one alert")
-    # What ended meanwhile waits to be measured, and nothing else is counted.
+    eventually(lambda: second_prometheus.firing() == {"VramcastTelemetryStale"}, PATIENCE_SECONDS, "one alert")
+    # The runs that ended during the outage wait to be measured. Nothing else is counted.
     assert world.counted() == 1
 
     world.prometheus.start()
@@ -128,8 +130,8 @@ def test_prometheus_away_for_ten_minutes(begin: Begin, monitor: Any) -> None:
     world.end([before[0], during[1]])
     world.await_counted()
     world.await_polls(4)
-    # Each of the five once: seen from begin to end, or through most of the time not at all.
+    # Each of the five counts once, whether it was seen throughout or hardly at all.
     assert world.counted() == 5
     assert world.service.metric("vramcast_outcomes_total") >= 1
     assert [gpu["promised_mib"] for gpu in world.gpus("a")] == [0, 0]
-    eventually(lambda: watcher.firing() == set(), PATIENCE_SECONDS, "the alert to be over")
+    eventually(lambda: second_prometheus.firing() == set(), PATIENCE_SECONDS, "the alert to resolve")

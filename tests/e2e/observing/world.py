@@ -1,4 +1,4 @@
-"""A watched cluster and the runs in it, from a pod's creation to the moment that its outcome is counted."""
+"""An observed cluster and its runs, from the creation of a pod until its outcome is counted."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from tests.e2e.observing.prometheus import Prometheus
 
 Json = dict[str, Any]
 SCHEDULER = "observed-scheduler"
-# The ConfigMap of what was learned.
-MEMORY = "vramcast-learned"
-MEMORY_PATH = f"/api/v1/namespaces/default/configmaps/{MEMORY}"
-# The machine may be busy with everything else.
+# The ConfigMap with the learned state.
+LEARNED_STATE = "vramcast-learned"
+LEARNED_STATE_PATH = f"/api/v1/namespaces/default/configmaps/{LEARNED_STATE}"
+# Generous, because the machine may be busy.
 PATIENCE_SECONDS = 60.0
 FB_USED = "DCGM_FI_DEV_FB_USED"
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A pod that will take `need_mib` on each of its GPUs, and end like this."""
+    """A pod that takes `need_mib` on each of its GPUs and ends with `phase` and `message`."""
 
     name: str
     annotations: Mapping[str, str]
@@ -46,7 +46,7 @@ class Run:
 
 @dataclass(slots=True)
 class World:
-    """`over`: every run that ended, as the API server had it last."""
+    """`over`: every finished run as the API server last showed it."""
 
     api: Api
     service: RunningService
@@ -58,25 +58,25 @@ class World:
     # ------------------------------------------------------------------ runs
 
     def run_to_the_end(self, runs: Sequence[Run]) -> None:
-        """All of them, side by side, until each is counted."""
+        """Run all of them at the same time and wait until each is counted."""
         self.begin(runs)
         self.end(runs)
         self.await_counted()
 
     def begin(self, runs: Sequence[Run]) -> None:
-        """Until all of them run, where the scheduler put them."""
+        """Create the pods and wait until all of them run."""
         self.exporter.needs_mib.update({run.name: run.need_mib for run in runs})
         self.api.create_pods(run.manifest() for run in runs)
         wanted = {run.name for run in runs}
         eventually(lambda: wanted <= self.running(), PATIENCE_SECONDS, f"{len(runs)} pods to run")
 
     def end(self, runs: Sequence[Run]) -> None:
-        """Once Prometheus has seen each of them at its peak: a run that nobody saw is no outcome."""
+        """End the runs once Prometheus has seen each at its peak. A run without samples is not an outcome."""
         moment = self.await_peaks(runs)
         self.over += self.api.in_parallel(lambda run: self.finish(run, moment), runs)
 
     def await_peaks(self, runs: Sequence[Run]) -> int:
-        """Since when, in whole seconds as Kubernetes counts."""
+        """Wait for every peak. Returns the time in whole seconds, as Kubernetes writes it."""
 
         def seen_by_now() -> int:
             moment = int(time.time())
@@ -88,14 +88,14 @@ class World:
         return eventually(seen_by_now, PATIENCE_SECONDS, "Prometheus to see every pod at its peak", 0.2)
 
     def seen_mib(self, until: float) -> dict[str, set[float]]:
-        """By pod, every value of the last minutes."""
+        """Every value of the last five minutes, by pod."""
         found: dict[str, set[float]] = defaultdict(set)
         for labels, samples in self.prometheus.samples(f'{FB_USED}{{{self.pod_label}!=""}}', "5m"):
             found[labels[self.pod_label]].update(value for at, value in samples if at <= until)
         return found
 
     def finish(self, run: Run, moment: int) -> Json:
-        """As the kubelet writes it."""
+        """End the run as the kubelet would."""
         ended = {
             "exitCode": 0 if run.phase == "Succeeded" else 1,
             "message": run.message,
@@ -106,7 +106,7 @@ class World:
         return self.api.patch_pod_status(run.name, {"status": status})
 
     def await_counted(self) -> None:
-        """Each run that ended, as an outcome or not."""
+        """Wait until every finished run is counted, measured or not."""
         eventually(
             lambda: self.counted() == len(self.over),
             PATIENCE_SECONDS,
@@ -121,10 +121,10 @@ class World:
         pods = self.api.get("/api/v1/pods", fieldSelector="status.phase=Running")["items"]
         return {found["metadata"]["name"] for found in pods}
 
-    # ------------------------------------------------------------------ what the service says
+    # ------------------------------------------------------------------ what the service reports
 
     def forecast(self, manifest: Json, product: str) -> Json:
-        """What the service says now of such a pod."""
+        """The service's current forecast for such a pod."""
         answer = httpx.post(f"{self.service.url}/forecast?gpu={product}", json=manifest, timeout=30.0)
         (found,) = answer.raise_for_status().json()["forecasts"]
         assert isinstance(found, dict)
@@ -136,7 +136,7 @@ class World:
         return gpus
 
     def await_polls(self, count: int) -> None:
-        """So many more telemetry polls, whatever came of them."""
+        """Wait for `count` more telemetry polls, successful or not."""
         before = self.service.metric("vramcast_telemetry_polls_total")
         eventually(
             lambda: self.service.metric("vramcast_telemetry_polls_total") >= before + count,
@@ -149,6 +149,6 @@ class World:
 
 
 def written(manifest: Json) -> dict[str, str]:
-    """What stands on the pod under our prefix."""
+    """The pod's annotations, with our prefix removed."""
     annotations: Mapping[str, str] = manifest["metadata"].get("annotations", {})
     return {key.removeprefix("vramcast.dev/"): value for key, value in annotations.items()}
