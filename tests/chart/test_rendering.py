@@ -111,7 +111,10 @@ def test_an_old_kubernetes_is_refused(helm: Helm) -> None:
         ({"settings": {"default_oom_risk": 5}}, "'/settings/default_oom_risk': maximum: got 5, want 0.5"),
         ({"settings": {"default_oom_risc": 0.01}}, "'/settings': additional properties 'default_oom_risc' not allowed"),
         ({"settings": {"log_level": "loud"}}, "'/settings/log_level': value must be one of 'debug'"),
-        ({"settings": {"exporter_urls": "exporter:9400"}}, "'/settings/exporter_urls': 'exporter:9400' does not match pattern"),
+        (
+            {"settings": {"exporter_urls": "exporter:9400"}},
+            "'/settings/exporter_urls': 'exporter:9400' does not match pattern",
+        ),
         (
             {"settings": {"prometheus_url": "http://p", "exporter_urls": "http://d"}},
             "settings.prometheus_url and settings.exporter_urls exclude each other",

@@ -6,6 +6,7 @@ tests/docs/test_docs.py checks that the committed schema is current.
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -71,3 +72,13 @@ def test_the_default_of_every_setting_passes_the_schema(name: str) -> None:
 
 def test_an_unknown_setting_is_refused() -> None:
     assert not VALIDATOR.is_valid({"default_oom_risc": 0.01})
+
+
+def test_templates_name_only_settings_that_exist() -> None:
+    """After a rename, a template would otherwise still check or set the old name."""
+    text = "".join(path.read_text() for path in (SCHEMA.parent / "templates").glob("*.tpl"))
+    governed = re.findall(r'"(\w+)" "[\w.]+"', re.findall(r"\$governed := dict (.*) -\}\}", text)[0])
+    named = re.findall(r"\.settings\.(\w+)|\.settings \"(\w+)\"|set \$(?:all|governed) \"(\w+)\"", text)
+    found = {*governed, *(name for names in named for name in names if name)}
+    assert len(found) > 10
+    assert found - set(Settings.model_fields) == set()
