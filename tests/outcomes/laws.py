@@ -1,7 +1,7 @@
-"""Clusters whose runs follow a law that is known here and nowhere else: how calibration is judged.
+"""Simulated clusters whose runs follow a known law, to judge calibration.
 
-A model says a median and a bound for each run; the law says what the run really takes. An oracle that knows the law
-would reserve its quantile, and nobody can do better.
+The model forecasts a median and a bound for each run; the law gives what the run really needs. An oracle that knows the
+law reserves its quantile. No calibration can do better.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ _T3 = 2.3534  # the same quantile of Student's t with three degrees of freedom
 
 @dataclass(frozen=True, slots=True)
 class Law:
-    """`draw` and `quantile` are of log(need / the model's median), given the run's number and the model's margin."""
+    """How log(need / the model's median) is distributed, given the run's number and the model's margin."""
 
     name: str
     draw: Callable[[np.random.Generator, int, float], float]
     quantile: Callable[[int, float], float]
-    misses_die: bool = False
-    settled_at: int = 60  # from this run on it must hold
+    misses_oom: bool = False
+    settled_at: int = 60  # the risk must be kept from this run on
 
 
 def _normal(shift: float, width: float = 1.0) -> tuple[Callable[..., float], Callable[..., float]]:
@@ -51,7 +51,7 @@ def _shifting(rng: np.random.Generator, number: int, margin: float) -> float:
 
 
 def _spiking(rng: np.random.Generator, _number: int, margin: float) -> float:
-    """A tenth of the runs meets an autotuner that takes 40 % more."""
+    """In a tenth of the runs an autotuner takes 40 % more."""
     return (math.log(1.4) if rng.random() < 0.1 else 0.0) + margin / _Z * float(rng.standard_normal())
 
 
@@ -78,7 +78,7 @@ LAWS = (
     Law("half as wide", *_normal(0.0, 0.5)),
     Law("width that the model does not know", lambda rng, *_: 0.1 * float(rng.standard_normal()), lambda *_: 0.1 * _Z),
     Law("spikes in a tenth of the runs", _spiking, _spiking_quantile),
-    Law("20 % more, and each miss dies", *_normal(math.log(1.2)), misses_die=True),
+    Law("20 % more, and each miss dies", *_normal(math.log(1.2)), misses_oom=True),
     Law("30 % more from run 150 on", _shifting, lambda n, m: (math.log(1.3) if n >= 150 else 0.0) + m, settled_at=210),
 )
 
@@ -87,7 +87,7 @@ LAWS = (
 class Run:
     number: int
     median_bytes: float
-    bound_bytes: float  # the model's own
+    bound_bytes: float  # the model's own, without calibration
     need_bytes: float
     oracle_bytes: float
 
@@ -103,9 +103,9 @@ def runs(law: Law, seed: int, count: int) -> Iterator[Run]:
 
 
 def finish(run: Run, law: Law, adjustment: Adjustment, family: str = "cnn", risk: float = RISK) -> Outcome:
-    """As telemetry would report it: a run that died shows no more than it was allowed to take."""
+    """The outcome as telemetry reports it. After an OOM, the peak shows no more than the bound."""
     bound = run.bound_bytes * adjustment.bound
-    died = law.misses_die and run.need_bytes > bound
+    oom = law.misses_oom and run.need_bytes > bound
     return Outcome(
         uid=PodUid(f"{family}-{run.number}"),
         pod=f"default/{family}-{run.number}",
@@ -118,8 +118,8 @@ def finish(run: Run, law: Law, adjustment: Adjustment, family: str = "cnn", risk
         risk=risk,
         median_bytes=round(run.median_bytes * adjustment.median),
         bound_bytes=round(bound),
-        peak_bytes=round(bound if died else run.need_bytes),
-        ending=Ending.OOM if died else Ending.SUCCEEDED,
+        peak_bytes=round(bound if oom else run.need_bytes),
+        ending=Ending.OOM if oom else Ending.SUCCEEDED,
         ended_at=float(run.number),
         adjustment=adjustment,
     )

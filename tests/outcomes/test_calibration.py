@@ -1,4 +1,4 @@
-"""Bounds that learn: the risk is kept on laws that the model does not know, at a price near an oracle's."""
+"""Calibrated bounds keep the risk under laws that the model does not know, and reserve little more than an oracle."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from vramcast.task.run_status import Ending
 
 A100 = "NVIDIA-A100-SXM4-40GB"
 SEEDS = (101, 102, 103, 104)
-SETTLED = 240  # runs that are judged
+JUDGED_RUNS = 240  # per law and seed
 BY_NAME = {law.name: law for law in LAWS}
 
 
-def play(law: Law, seed: int, count: int, family: str = "cnn", calibrator: Calibrator | None = None) -> Calibrator:
+def simulate(law: Law, seed: int, count: int, family: str = "cnn", calibrator: Calibrator | None = None) -> Calibrator:
     calibrator = calibrator or Calibrator(MODEL)
     for run in runs(law, seed, count):
         calibrator.record(finish(run, law, calibrator.adjustment(A100, family, RISK), family))
@@ -28,11 +28,11 @@ def play(law: Law, seed: int, count: int, family: str = "cnn", calibrator: Calib
 
 
 def judge(law: Law) -> tuple[float, float]:
-    """Coverage, and the median over-reservation beside the oracle's, of all runs once the law must be learned."""
+    """Coverage, and the median over-reservation relative to the oracle's, of all runs from `settled_at` on."""
     covered, over, oracle = [], [], []
     for seed in SEEDS:
         calibrator = Calibrator(MODEL)
-        for run in runs(law, seed, law.settled_at + SETTLED):
+        for run in runs(law, seed, law.settled_at + JUDGED_RUNS):
             outcome = finish(run, law, calibrator.adjustment(A100, "cnn", RISK))
             calibrator.record(outcome)
             if run.number >= law.settled_at:
@@ -43,43 +43,43 @@ def judge(law: Law) -> tuple[float, float]:
 
 
 @pytest.mark.parametrize("law", LAWS, ids=lambda law: law.name)
-def test_after_60_runs_the_risk_is_kept_at_no_more_than_an_oracles_price_and_a_third(law: Law) -> None:
-    coverage, price = judge(law)
+def test_after_60_runs_the_risk_is_kept_and_over_reservation_is_at_most_a_third_above_an_oracles(law: Law) -> None:
+    coverage, over_reservation_vs_oracle = judge(law)
     assert 0.94 <= coverage <= 0.97
-    # Noise that is half of every margin is the one law whose shape a shift of the bound cannot follow.
-    assert price <= (1.6 if law.name == "half as wide" else 1.3)
+    # Calibration shifts the bound. Noise of half the model's width is the one law that a shift cannot follow.
+    assert over_reservation_vs_oracle <= (1.6 if law.name == "half as wide" else 1.3)
 
 
-def test_families_learn_apart_but_a_new_one_starts_where_the_others_are() -> None:
-    calibrator = play(BY_NAME["20 % more"], 1, 80, "cnn")
-    fresh = calibrator.adjustment(A100, "transformer", RISK)
-    assert fresh.bound == pytest.approx(1.2, abs=0.04)
-    play(BY_NAME["50 % more"], 2, 80, "transformer", calibrator)
+def test_families_learn_separately_but_a_new_one_starts_from_the_others() -> None:
+    calibrator = simulate(BY_NAME["20 % more"], 1, 80, "cnn")
+    new_family = calibrator.adjustment(A100, "transformer", RISK)
+    assert new_family.bound == pytest.approx(1.2, abs=0.04)
+    simulate(BY_NAME["50 % more"], 2, 80, "transformer", calibrator)
     assert calibrator.adjustment(A100, "cnn", RISK).median == pytest.approx(1.2, abs=0.04)
     assert calibrator.adjustment(A100, "transformer", RISK).median == pytest.approx(1.5, abs=0.05)
     assert calibrator.adjustment("Tesla-T4", "cnn", RISK) == UNADJUSTED
 
 
-def test_a_new_family_is_never_given_less_because_of_others() -> None:
-    calibrator = play(BY_NAME["25 % less"], 1, 80, "cnn")
+def test_other_families_never_lower_the_bound_of_a_new_one() -> None:
+    calibrator = simulate(BY_NAME["25 % less"], 1, 80, "cnn")
     assert calibrator.adjustment(A100, "cnn", RISK).bound < 0.85
     assert calibrator.adjustment(A100, "mlp", RISK) == UNADJUSTED
 
 
-def test_a_miss_widens_and_an_oom_widens_more_but_neither_without_limit() -> None:
+def test_misses_and_ooms_widen_the_bound_by_limited_steps() -> None:
     law = BY_NAME["the model is right"]
     run = replace(next(runs(law, 1, 1)), need_bytes=1e15)
-    for deadly, widest in ((False, DEFAULT_TUNING.widest_step), (True, DEFAULT_TUNING.widest_oom_step)):
-        calibrator = play(law, 5, 40)
+    for oom, widest in ((False, DEFAULT_TUNING.widest_step), (True, DEFAULT_TUNING.widest_oom_step)):
+        calibrator = simulate(law, 5, 40)
         before = calibrator.adjustment(A100, "cnn", RISK)
         huge = replace(run, need_bytes=run.median_bytes * 20)
         for _ in range(3):
-            calibrator.record(finish(huge, replace(law, misses_die=deadly), calibrator.adjustment(A100, "cnn", RISK)))
+            calibrator.record(finish(huge, replace(law, misses_oom=oom), calibrator.adjustment(A100, "cnn", RISK)))
         after = calibrator.adjustment(A100, "cnn", RISK)
         assert before.bound < after.bound <= before.bound * math.exp(3 * widest) * 1.001
 
 
-def test_one_run_never_tightens_by_more_than_the_tightest_step() -> None:
+def test_one_run_never_tightens_the_bound_by_more_than_the_tightest_step() -> None:
     law = BY_NAME["25 % less"]
     calibrator = Calibrator(MODEL)
     before = 1.0
@@ -92,12 +92,12 @@ def test_one_run_never_tightens_by_more_than_the_tightest_step() -> None:
 
 def test_less_risk_never_means_a_smaller_factor() -> None:
     for law in LAWS:
-        calibrator = play(law, 7, 90)
+        calibrator = simulate(law, 7, 90)
         factors = [calibrator.adjustment(A100, "cnn", risk).bound for risk in sorted(RISKS, reverse=True)[1:]]
         assert factors == sorted(factors)
 
 
-def test_outcomes_of_another_model_teach_nothing() -> None:
+def test_outcomes_of_another_model_are_ignored() -> None:
     law = BY_NAME["50 % more"]
     calibrator = Calibrator("model-2")
     assert not calibrator.record(finish(next(runs(law, 1, 1)), law, UNADJUSTED))
@@ -106,7 +106,7 @@ def test_outcomes_of_another_model_teach_nothing() -> None:
 
 
 @pytest.mark.parametrize("changes", [{"peak_bytes": 0}, {"median_bytes": 0}, {"peak_bytes": 10**18}, {"risk": 0.0}])
-def test_numbers_that_no_run_has_teach_nothing(changes: dict[str, float]) -> None:
+def test_outcomes_with_impossible_numbers_are_ignored(changes: dict[str, float]) -> None:
     law = BY_NAME["the model is right"]
     outcome = replace(finish(next(runs(law, 1, 1)), law, UNADJUSTED), **changes)  # type: ignore[arg-type]
     calibrator = Calibrator(MODEL)
@@ -114,10 +114,10 @@ def test_numbers_that_no_run_has_teach_nothing(changes: dict[str, float]) -> Non
     assert list(calibrator.cells()) == []
 
 
-def test_runs_that_were_stopped_low_do_not_lower_the_bound() -> None:
-    """They would have gone on: what they took is a floor."""
+def test_runs_that_were_stopped_early_do_not_lower_the_bound() -> None:
+    """A stopped run could have used more later, so its peak is only a floor."""
     law = BY_NAME["the model is right"]
-    calibrator = play(law, 9, 60)
+    calibrator = simulate(law, 9, 60)
     before = calibrator.adjustment(A100, "cnn", RISK).bound
     for run in runs(law, 10, 30):
         seen = finish(run, law, calibrator.adjustment(A100, "cnn", RISK))
@@ -125,7 +125,7 @@ def test_runs_that_were_stopped_low_do_not_lower_the_bound() -> None:
     assert calibrator.adjustment(A100, "cnn", RISK).bound >= before * 0.97
 
 
-def test_there_are_never_more_cells_than_labels_may_have() -> None:
+def test_the_number_of_cells_is_bounded_and_the_oldest_is_dropped() -> None:
     law = BY_NAME["the model is right"]
     calibrator = Calibrator(MODEL)
     outcome = finish(next(runs(law, 1, 1)), law, UNADJUSTED)
@@ -137,7 +137,7 @@ def test_there_are_never_more_cells_than_labels_may_have() -> None:
     assert f"GPU-{MAX_CELLS + 9}" in names
 
 
-def test_a_shift_is_told_from_noise() -> None:
+def test_a_shift_is_detected_and_noise_is_not() -> None:
     rng = np.random.default_rng(1)
     steady = rng.standard_normal(4000)
     assert not any(shifted(steady[end - 150 : end], DEFAULT_TUNING) for end in range(150, 4000, 5))

@@ -1,4 +1,4 @@
-"""What is stored is what was known: the same adjustments, and the same from there on."""
+"""Learned state survives JSON: the same adjustments after a restart, and the same ones from then on."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ from vramcast.task.run_status import Ending
 from vramcast.task.task import task_key
 
 A100 = "NVIDIA-A100-SXM4-40GB"
-LAW = LAWS[-2]  # with deaths
+LAW = LAWS[-2]  # every miss is an OOM
 
 
-def test_a_restart_in_the_middle_changes_nothing() -> None:
-    straight, stopped = Calibrator(MODEL), Calibrator(MODEL)
+def test_restarts_do_not_change_the_calibration() -> None:
+    uninterrupted, restarted = Calibrator(MODEL), Calibrator(MODEL)
     for run in runs(LAW, 3, 150):
         if run.number % 40 == 39:
-            stored = json.dumps([cell_json(cell) for cell in stopped.cells()])
-            stopped = Calibrator(MODEL)
-            stopped.put([read_cell(cell) for cell in json.loads(stored)])
-        adjustment = straight.adjustment(A100, "cnn", RISK)
-        assert stopped.adjustment(A100, "cnn", RISK) == adjustment
-        for calibrator in (straight, stopped):
+            stored = json.dumps([cell_json(cell) for cell in restarted.cells()])
+            restarted = Calibrator(MODEL)
+            restarted.put([read_cell(cell) for cell in json.loads(stored)])
+        adjustment = uninterrupted.adjustment(A100, "cnn", RISK)
+        assert restarted.adjustment(A100, "cnn", RISK) == adjustment
+        for calibrator in (uninterrupted, restarted):
             calibrator.record(finish(run, LAW, adjustment))
-    assert list(stopped.cells()) == list(straight.cells())
+    assert list(restarted.cells()) == list(uninterrupted.cells())
 
 
-def test_as_many_cells_as_there_may_be_take_less_than_a_config_map_holds() -> None:
+def test_the_largest_number_of_full_cells_fits_into_a_config_map() -> None:
     calibrator = Calibrator(MODEL)
     for run in runs(LAW, 3, 250):
         calibrator.record(finish(run, LAW, UNADJUSTED))
@@ -58,7 +58,7 @@ def oom(pod: str = "team/train-7-x", owner: str = "Job/train-7", fingerprint: st
     return replace(outcome, pod=pod, owner=owner, fingerprint=fingerprint, ending=Ending.OOM, **values)
 
 
-def test_after_an_oom_the_task_gets_more_than_it_died_with() -> None:
+def test_after_an_oom_the_task_gets_a_floor_above_what_it_had() -> None:
     oom_history = OomHistory()
     oom_history.record(oom())
     assert floor_mib(oom_history, "team", "train-7-y", "Job/train-7", "f1") == 12_000
@@ -80,7 +80,7 @@ def test_another_namespace_owner_or_task_has_no_floor(other: tuple[str, str, str
     assert floor_mib(oom_history, *other) == 0
 
 
-def test_a_pod_without_an_owner_is_known_by_its_name() -> None:
+def test_a_pod_without_an_owner_is_identified_by_its_name() -> None:
     oom_history = OomHistory()
     oom_history.record(oom(pod="team/mine", owner=""))
     assert floor_mib(oom_history, "team", "mine", "", "f1") > 0
@@ -101,5 +101,7 @@ def test_the_oom_history_survives_json() -> None:
     oom_history, restored = OomHistory(), OomHistory()
     oom_history.record(oom())
     oom_history.record(replace(oom(owner="Job/8"), product=Product("T4"), ended_at=5.0))
-    restored.put([read_oom(values) for values in json.loads(json.dumps([oom_json(d) for d in oom_history.records()]))])
+    restored.put(
+        [read_oom(values) for values in json.loads(json.dumps([oom_json(record) for record in oom_history.records()]))]
+    )
     assert list(restored.records()) == list(oom_history.records())

@@ -1,4 +1,4 @@
-"""A look at telemetry as a whole, and what must hold whatever telemetry says."""
+"""One poll of telemetry as a whole, and what must hold for any telemetry."""
 
 from __future__ import annotations
 
@@ -41,59 +41,61 @@ def tenancy_of(*promises: Promise, since: float = NOW - 500) -> Tenancy:
 
 
 def test_unmanaged_memory_is_seen_in_the_first_poll() -> None:
-    found = study(Observer(), tenancy_of(), series(10_240, NOW - 3))
-    assert found.unmanaged_mib == {NODE: (NOW - 3, (10_240, 0))}
+    findings = study(Observer(), tenancy_of(), series(10_240, NOW - 3))
+    assert findings.unmanaged_mib == {NODE: (NOW - 3, (10_240, 0))}
 
 
-def test_every_sample_of_a_look_is_used_and_the_newest_stands() -> None:
+def test_every_sample_of_a_poll_is_used_and_the_newest_time_is_reported() -> None:
     tenancy = tenancy_of(promise("p", 10_000, 0))
-    found = study(Observer(), tenancy, series(4_000, NOW - 30), series(9_000, NOW - 15), series(2_000, NOW))
-    assert [(sighting.at, sighting.used_mib) for sighting in found.sightings] == [
+    findings = study(Observer(), tenancy, series(4_000, NOW - 30), series(9_000, NOW - 15), series(2_000, NOW))
+    assert [(sighting.at, sighting.used_mib) for sighting in findings.sightings] == [
         (NOW - 30, 4_000), (NOW - 15, 9_000), (NOW, 2_000),
     ]  # fmt: skip
-    assert found.newest_at == NOW
+    assert findings.newest_at == NOW
 
 
-def test_utilization_comes_with_the_memory_of_the_same_moment() -> None:
+def test_utilization_is_paired_with_the_memory_of_the_same_moment() -> None:
     tenancy = tenancy_of(promise("p", 10_000, 0))
-    found = study(Observer(), tenancy, series(4_000, NOW), utilization=(series(80, NOW), series(10, NOW, "1")))
-    assert [sighting.utilization for sighting in found.sightings] == [0.8]
+    findings = study(Observer(), tenancy, series(4_000, NOW), utilization=(series(80, NOW), series(10, NOW, "1")))
+    assert [sighting.utilization for sighting in findings.sightings] == [0.8]
 
 
-def test_what_was_on_the_gpu_before_is_remembered_between_looks() -> None:
+def test_memory_in_use_before_a_pod_is_remembered_between_polls() -> None:
     observer, tenancy = Observer(), tenancy_of(promise("p", 10_000, 0), since=NOW - 50)
     study(observer, tenancy, series(6_000, NOW - 100))
-    found = study(observer, tenancy, series(14_000, NOW))
-    assert found.sightings[0].used_mib == 8_000
-    assert found.unmanaged_mib[NODE][1] == (6_000, 0)
+    findings = study(observer, tenancy, series(14_000, NOW))
+    assert findings.sightings[0].used_mib == 8_000
+    assert findings.unmanaged_mib[NODE][1] == (6_000, 0)
 
 
-def test_a_sample_belongs_to_who_was_there_then_and_not_to_who_is_there_now() -> None:
+def test_a_sample_belongs_to_the_pod_that_ran_when_it_was_taken() -> None:
     tenancy = tenancy_of(promise("old", 10_000, 0))
     tenancy.leave(PodUid("old"), NOW - 100)
     tenancy.update([promise("new", 5_000, 0)], NOW, lambda _: NOW - 40)
-    found = study(Observer(), tenancy, series(9_000, NOW - 200), series(4_000, NOW))
-    assert {(sighting.uid, sighting.used_mib) for sighting in found.sightings} == {("old", 9_000), ("new", 4_000)}
+    findings = study(Observer(), tenancy, series(9_000, NOW - 200), series(4_000, NOW))
+    assert {(sighting.uid, sighting.used_mib) for sighting in findings.sightings} == {("old", 9_000), ("new", 4_000)}
 
 
-def test_of_a_pod_that_has_just_ended_nothing_is_left_to_unmanaged() -> None:
+def test_memory_of_a_pod_that_just_ended_is_not_unmanaged() -> None:
     tenancy = tenancy_of(promise("p", 10_000, 0))
     tenancy.leave(PodUid("p"), NOW - 10)
     assert study(Observer(), tenancy, series(9_000, NOW)).unmanaged_mib[NODE][1] == (0, 0)
 
 
-def test_a_value_beyond_the_gpu_is_another_unit() -> None:
-    found = study(Observer(), tenancy_of(), series(50_000, NOW))
-    assert found.faults == {Fault.UNIT: 1}
-    assert found.unmanaged_mib == {}
+def test_a_value_larger_than_the_gpu_is_a_wrong_unit() -> None:
+    findings = study(Observer(), tenancy_of(), series(50_000, NOW))
+    assert findings.faults == {Fault.UNIT: 1}
+    assert findings.unmanaged_mib == {}
 
 
-def test_nodes_and_gpus_that_do_not_exist_are_counted() -> None:
-    found = study(Observer(), tenancy_of(), series(1, NOW, "7"), Series({"Hostname": "b", "gpu": "0"}, ((NOW, 1.0),)))
-    assert found.faults == {Fault.NO_GPU: 1, Fault.UNKNOWN_NODE: 1}
+def test_samples_of_unknown_nodes_and_gpus_are_counted_as_faults() -> None:
+    findings = study(
+        Observer(), tenancy_of(), series(1, NOW, "7"), Series({"Hostname": "b", "gpu": "0"}, ((NOW, 1.0),))
+    )
+    assert findings.faults == {Fault.NO_GPU: 1, Fault.UNKNOWN_NODE: 1}
 
 
-# --- whatever comes
+# --- any telemetry
 
 ANY_SERIES = st.builds(
     Series,
@@ -112,14 +114,14 @@ ANY_SERIES = st.builds(
 
 
 @given(st.lists(ANY_SERIES, max_size=8), st.lists(st.integers(1, 20_000), max_size=4))
-def test_no_telemetry_ever_gives_more_room_than_the_promises_leave(given: list[Series], needs_mib: list[int]) -> None:
+def test_no_telemetry_adds_room_beyond_what_the_promises_leave(given: list[Series], needs_mib: list[int]) -> None:
     promises = [
         promise(name, need, index % 2) for index, (name, need) in enumerate(zip("pqrs", needs_mib, strict=False))
     ]
     state = ClusterState(Ledger(), PhysicsForecaster(0.05))
     state.apply(NodeSeen(sharing_node("a", gpus=2)), 0.0)
-    for made in promises:
-        state.ledger.promise(made)
+    for each in promises:
+        state.ledger.promise(each)
     before = [view.room_mib for view in state.ledger.device_views(NODE)]
     tenancy = tenancy_of(*promises)
     for name, (_, used_mib) in study(Observer(), tenancy, *given).unmanaged_mib.items():
@@ -130,9 +132,9 @@ def test_no_telemetry_ever_gives_more_room_than_the_promises_leave(given: list[S
 
 
 @given(st.lists(st.integers(0, 39_000), min_size=1, max_size=30), st.integers(0, 39_000))
-def test_a_pod_and_unmanaged_memory_never_count_for_less_than_what_is_used(used: list[int], need_mib: int) -> None:
-    """Room on a GPU is never more than what telemetry shows free."""
+def test_a_promise_plus_unmanaged_memory_covers_all_used_memory(used: list[int], need_mib: int) -> None:
+    """The room on a GPU never exceeds what telemetry shows as free."""
     tenancy, observer = tenancy_of(promise("p", need_mib, 0)), Observer()
     for step, mib in enumerate(used):
-        found = study(observer, tenancy, series(mib, NOW - len(used) + step))
-        assert need_mib + found.unmanaged_mib[NODE][1][0] >= mib
+        findings = study(observer, tenancy, series(mib, NOW - len(used) + step))
+        assert need_mib + findings.unmanaged_mib[NODE][1][0] >= mib

@@ -1,4 +1,4 @@
-"""Series in, readings out: every form of labels, and which samples are skipped, by reason."""
+"""From series to readings: every form of labels, and which samples are skipped for which reason."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def series(value: float = 1024.0, at: float = NOW - 5, **labels: str) -> Series:
         ),
     ],
 )
-def test_the_pod_is_found_under_both_of_its_names(labels: dict[str, str], pod: str) -> None:
+def test_the_pod_is_read_from_either_pair_of_labels(labels: dict[str, str], pod: str) -> None:
     (reading,) = Interpreter().read([series(**labels)], [], NOW).memory
     assert (reading.node, reading.device, reading.pod, reading.value) == ("a", Device(1), pod, 1024.0)
 
@@ -40,18 +40,18 @@ def test_label_names_are_configurable() -> None:
     assert (reading.node, reading.pod) == ("m", "s/t")
 
 
-def test_a_mig_device_is_a_device_of_its_own() -> None:
+def test_each_mig_device_is_a_separate_device() -> None:
     frame = Interpreter().read([series(GPU_I_ID="3"), series(GPU_I_ID="4")], [], NOW)
     assert {reading.device for reading in frame.memory} == {Device(1, "3"), Device(1, "4")}
 
 
-def test_bytes_are_read_as_bytes_where_the_setting_is_bytes() -> None:
+def test_values_are_read_as_bytes_if_so_configured() -> None:
     (reading,) = Interpreter(unit=Unit.BYTES).read([series(10 * 2**30)], [], NOW).memory
     assert reading.value == 10 * 1024
 
 
 @pytest.mark.parametrize(("percent", "value"), [(True, 87.0), (False, 0.87)])
-def test_utilization_is_a_share_in_either_unit(percent: bool, value: float) -> None:
+def test_utilization_is_a_fraction_in_either_unit(percent: bool, value: float) -> None:
     (reading,) = Interpreter(percent=percent).read([], [series(value)], NOW).utilization
     assert reading.value == pytest.approx(0.87)
 
@@ -59,7 +59,7 @@ def test_utilization_is_a_share_in_either_unit(percent: bool, value: float) -> N
 BAD = {
     Fault.NOT_A_NUMBER: series(math.nan),
     Fault.NEGATIVE: series(-1.0),
-    Fault.UNIT: series(10.0 * 2**30),  # bytes where MiB belong
+    Fault.UNIT: series(10.0 * 2**30),  # bytes instead of MiB
     Fault.NO_NODE: series(Hostname=""),
     Fault.NO_GPU: series(gpu="nvidia0"),
     Fault.AHEAD: series(at=NOW + 3600),
@@ -74,11 +74,11 @@ def test_untrustworthy_samples_are_skipped_and_counted_by_reason(fault: Fault) -
 
 
 @pytest.mark.parametrize("value", [math.inf, -math.inf])
-def test_infinity_is_no_number_either(value: float) -> None:
+def test_infinity_is_not_a_number_either(value: float) -> None:
     assert Interpreter().read([series(value)], [], NOW).faults == {Fault.NOT_A_NUMBER: 1}
 
 
-def test_the_larger_value_of_a_duplicate_series_counts() -> None:
+def test_the_largest_value_of_duplicate_series_counts() -> None:
     frame = Interpreter().read([series(5.0, job="a"), series(9.0, job="b"), series(7.0, job="c")], [], NOW)
     assert [reading.value for reading in frame.memory] == [9.0]
     assert frame.faults == {Fault.DUPLICATE: 2}

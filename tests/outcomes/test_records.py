@@ -1,4 +1,4 @@
-"""Measured runs that are kept for training: bounded, each once, and described so that they can be read again."""
+"""Measured runs kept as training data: bounded, once per pod, and described so that they can be parsed again."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ def profiled(text: str) -> Task:
     return Task(Level.PROFILE, profile=text, batch_size=4)
 
 
-def test_only_the_last_runs_are_kept_each_once() -> None:
+def test_only_the_latest_runs_are_kept_once_per_pod() -> None:
     observed = ObservedRuns(3)
     for number in (1, 2, 2, 3, 4):
         observed.add(outcome(number), SUMMARY)
     assert [run.outcome.uid for run in observed] == ["uid-2", "uid-3", "uid-4"]
 
 
-def test_profiles_are_kept_once_and_take_no_more_than_they_may() -> None:
+def test_equal_profiles_are_stored_once_and_their_total_size_is_bounded() -> None:
     observed = ObservedRuns(100, most_profile_bytes=25)
     for number in range(5):
         observed.add(outcome(number), profiled("a" * 10))
@@ -45,16 +45,16 @@ def test_profiles_are_kept_once_and_take_no_more_than_they_may() -> None:
     assert [run.task.profile for run in observed] == ["b" * 10, "c" * 10]
 
 
-def test_the_users_own_number_describes_nothing() -> None:
+def test_undescribed_runs_are_not_kept_and_a_capacity_of_zero_keeps_none() -> None:
     observed = ObservedRuns(3)
     observed.add(outcome(1), Task(Level.GIVEN, gpu_memory_mib=1000))
     assert len(observed) == 0
-    none = ObservedRuns(0)
-    none.add(outcome(1), SUMMARY)
-    assert len(none) == 0
+    disabled = ObservedRuns(0)
+    disabled.add(outcome(1), SUMMARY)
+    assert len(disabled) == 0
 
 
-def test_a_run_is_shown_without_whose_it_was_unless_that_is_asked() -> None:
+def test_a_run_is_anonymous_unless_names_are_requested() -> None:
     observed = ObservedRuns(3)
     observed.add(outcome(1), SUMMARY)
     (run,) = observed
@@ -83,7 +83,7 @@ def test_a_run_is_shown_without_whose_it_was_unless_that_is_asked() -> None:
         data_parallel_size=st.integers(2, 64),
     )
 )
-def test_the_words_of_a_task_tell_the_same_task(task: Task) -> None:
+def test_a_task_written_as_annotations_parses_to_the_same_task(task: Task) -> None:
     read = parse_task({PREFIX + name: text for name, text in task_words(task).items()})
     assert read is not None
     assert replace(read, assumptions=()) == task

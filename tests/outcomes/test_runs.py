@@ -1,4 +1,4 @@
-"""What a run must be for its peak to be believed."""
+"""When a run counts as measured, and what its peak is."""
 
 from __future__ import annotations
 
@@ -23,58 +23,58 @@ def test_the_peak_is_the_largest_value_seen() -> None:
     assert run.judge(50.0, 30.0) is None
 
 
-def test_a_counter_that_starts_again_at_zero_takes_no_peak_away() -> None:
+def test_a_counter_reset_does_not_lower_the_peak() -> None:
     assert run_of(900, 0, 10).peak_mib == 900
 
 
-def test_a_sample_that_comes_twice_counts_once() -> None:
+def test_a_duplicate_sample_counts_once() -> None:
     run = run_of(100)
     run.observe(15.0, 5_000, 1.0)
     assert (run.clear, run.peak_mib, run.utilization) == (1, 100, 0.5)
 
 
-def test_a_sample_from_before_the_run_is_not_its_own() -> None:
+def test_a_sample_from_before_the_run_is_ignored() -> None:
     run = run_of(since=100.0)
     run.observe(99.0, 5_000, 1.0)
     assert run.clear == 0
 
 
-def test_utilization_begins_with_the_first_byte_on_the_gpu() -> None:
+def test_utilization_counts_only_while_gpu_memory_is_used() -> None:
     run = run_of(0, 0)
     run.observe(45.0, 100, 0.9)
     assert run.utilization == pytest.approx(0.9)
 
 
 @pytest.mark.parametrize(
-    ("run", "ended_at", "why"),
+    ("run", "ended_at", "reason"),
     [
         (run_of(100, 100), 29.0, Unmeasured.TOO_SHORT),
         (run_of(), 100.0, Unmeasured.NO_TELEMETRY),
         (run_of(None, None, None), 100.0, Unmeasured.UNCLEAR),
         (run_of(*[100] * 8, None), 100.0, Unmeasured.UNCLEAR),
         (run_of(*[100] * 10, None), 165.0, None),
-        # Telemetry was away for most of the run.
+        # Telemetry was missing for most of the run.
         (run_of(100, 100), 1000.0, Unmeasured.PARTLY_SEEN),
         (run_of(*[100] * 6), 100.0, None),
-        # It died before its first byte on the GPU, or ran on the CPU.
+        # It failed before it used GPU memory, or ran on the CPU.
         (run_of(*[3] * 6), 100.0, Unmeasured.UNUSED),
     ],
 )
-def test_too_short_unseen_and_unclear_runs_are_no_outcomes(run: Run, ended_at: float, why: Unmeasured | None) -> None:
-    assert run.judge(ended_at, min_run_seconds=30.0) is why
+def test_short_unseen_and_unclear_runs_are_unmeasured(run: Run, ended_at: float, reason: Unmeasured | None) -> None:
+    assert run.judge(ended_at, min_run_seconds=30.0) is reason
 
 
-def test_a_hole_in_telemetry_is_not_time_that_was_seen() -> None:
+def test_a_gap_in_telemetry_does_not_count_as_seen() -> None:
     run = run_of(100)
     run.observe(1015.0, 100, None)
     assert run.seen_seconds == 15.0 + 60.0
 
 
-def test_who_was_counted_is_remembered_up_to_a_number() -> None:
+def test_a_limited_number_of_counted_pods_is_remembered() -> None:
     counted = Counted(most=2)
     for name in "abc":
         counted.add(PodUid(name))
     assert [name in counted for name in "abc"] == [False, True, True]
-    again = Counted(most=2)
-    again.restore(counted.snapshot())
-    assert again.snapshot() == ["b", "c"]
+    restored = Counted(most=2)
+    restored.restore(counted.snapshot())
+    assert restored.snapshot() == ["b", "c"]
