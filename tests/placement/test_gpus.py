@@ -1,9 +1,13 @@
 from __future__ import annotations
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.cluster.manifests import Json
+from tests.cluster.manifests import node as node_manifest
 
+from vramcast.cluster.readers import Node, to_node
 from vramcast.forecast.physics import summary_prior
 from vramcast.hardware.products import (
     PRODUCTS,
@@ -269,6 +273,28 @@ def test_arbitrary_labels_break_neither_the_parser_nor_the_ledger(
     assert not (node.pools and node.problem)
     assert all(size >= 0 for pool in node.pools for size in pool.memory_mib)
     Ledger().put_node(node)
+
+
+# ---------------------------------------------------------------------- manifests
+
+
+def read_manifest(manifest: Json) -> NodeGpus:
+    return to_node(msgspec.json.decode(msgspec.json.encode(manifest), type=Node))
+
+
+def test_a_node_is_read_from_labels_and_allocatable() -> None:
+    shared = read_manifest(node_manifest("n0", gpus=4))
+    assert shared.sharing
+    assert [pool.count for pool in shared.pools] == [4]
+    whole = node_manifest("n1")
+    whole["metadata"]["labels"].pop("vramcast.dev/gpu-sharing")
+    whole["status"]["allocatable"] = {"cpu": "64", "nvidia.com/gpu": 8, "odd": None}
+    assert [(pool.resource, pool.count) for pool in read_manifest(whole).pools] == [(WHOLE_GPU, 8)]
+
+
+@pytest.mark.parametrize("manifest", [{}, {"metadata": None}, {"metadata": {"name": "n"}, "status": None}])
+def test_an_empty_node_has_no_gpus(manifest: Json) -> None:
+    assert read_manifest(manifest).pools == ()
 
 
 # ---------------------------------------------------------------------- products

@@ -1,12 +1,27 @@
 from __future__ import annotations
 
+from typing import Any
+
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.cluster.manifests import Json, plain_pod, shared_pod
 
-from vramcast.hardware.vendors import MAX_GPUS, SHARED_GPU
+from vramcast.hardware.vendors import MAX_GPUS, SHARED_GPU, WHOLE_GPU
 from vramcast.names import NodeName, PodUid
-from vramcast.task.pod import MAX_DEVICES, Ask, Assignment, ContainerDevices, PodRecord, read_pod
+from vramcast.task.pod import (
+    MAX_COUNT,
+    MAX_DEVICES,
+    Ask,
+    Assignment,
+    ContainerDevices,
+    Pod,
+    PodRecord,
+    parse_count,
+    read_pod,
+    to_record,
+)
 from vramcast.task.task import Task
 from vramcast.task.vocabulary import PREFIX, Written
 
@@ -35,7 +50,7 @@ def pod(
     return read_pod(PodUid("u"), "ml", "train", annotations, containers, where, finished)
 
 
-def complaint(record: PodRecord) -> str:
+def error_text(record: PodRecord) -> str:
     assert record.invalid is not None
     assert record.task is None
     return str(record.invalid)
@@ -80,7 +95,7 @@ def test_a_sharing_pod_asks_for_shared_gpus() -> None:
 
 
 @pytest.mark.parametrize(
-    ("annotations", "containers", "says"),
+    ("annotations", "containers", "expected"),
     [
         (GIVEN, [], "the pod asks for no GPU"),
         (SHARED, [app(1)], "contradicts resources.limits nvidia.com/gpu: 1"),
@@ -90,23 +105,23 @@ def test_a_sharing_pod_asks_for_shared_gpus() -> None:
         ({PREFIX + "batch_size": "1"}, [app(1)], "did you mean vramcast.dev/batch-size?"),
     ],
 )
-def test_contradictions_between_annotations_and_devices_are_told(
-    annotations: dict[str, str], containers: list[ContainerDevices], says: str
+def test_contradictions_between_annotations_and_devices_are_reported(
+    annotations: dict[str, str], containers: list[ContainerDevices], expected: str
 ) -> None:
-    assert says in complaint(pod(annotations, *containers))
+    assert expected in error_text(pod(annotations, *containers))
 
 
-def test_the_number_of_gpus_may_be_said_twice_if_it_is_the_same() -> None:
+def test_the_gpus_annotation_may_repeat_the_number_in_the_limits() -> None:
     record = pod({**GIVEN, PREFIX + "gpus": "2"}, app(2))
     assert isinstance(record.task, Task)
     assert record.ask == Ask(GPU, 2)
 
 
-def test_a_pod_with_bad_annotations_still_counts_its_devices() -> None:
+def test_a_pod_with_invalid_annotations_still_asks_for_its_devices() -> None:
     assert pod({PREFIX + "typo": "1"}, app(2)).ask == Ask(GPU, 2)
 
 
-def test_an_absurd_number_of_devices_stays_a_number_that_arrays_can_hold() -> None:
+def test_an_absurd_number_of_devices_is_capped() -> None:
     assert pod(GIVEN, app(10**18), app(10**18)).ask == Ask(GPU, MAX_DEVICES)
 
 
@@ -138,18 +153,18 @@ def written(reserved: str, indices: str | None = None) -> dict[str, str]:
         ({Written.GPU_INDICES.value: "0"}, None),
     ],
 )
-def test_an_assignment_is_read_and_garbage_is_as_good_as_absent(
+def test_a_valid_assignment_is_read_and_an_invalid_one_is_ignored(
     annotations: dict[str, str], expected: Assignment | None
 ) -> None:
     assert pod({**SHARED, **annotations}, node="n1").assignment == expected
 
 
-def test_an_assignment_on_a_pod_that_is_not_bound_is_not_believed() -> None:
+def test_an_assignment_on_an_unbound_pod_is_ignored() -> None:
     assert pod({**SHARED, **written("10Gi", "0")}).assignment is None
 
 
 @pytest.mark.parametrize("edited", [{}, {PREFIX + "batch_size": "1"}, GIVEN])
-def test_what_the_bind_wrote_outlives_the_annotations_it_was_made_from(edited: dict[str, str]) -> None:
+def test_an_assignment_survives_later_edits_of_the_other_annotations(edited: dict[str, str]) -> None:
     record = pod({**edited, **written("10Gi", "0,1")}, node="n1")
     assert record.ask == Ask(SHARED_GPU, 2)
     assert record.assignment == Assignment((0, 1), 10240)
@@ -171,10 +186,117 @@ _CONTAINERS = st.lists(
 
 
 @given(_ANNOTATIONS, _CONTAINERS, st.sampled_from([None, "n1"]))
-def test_no_pod_whatever_breaks_the_reading(
-    annotations: dict[str, str], containers: list[ContainerDevices], node: str | None
-) -> None:
+def test_any_pod_can_be_read(annotations: dict[str, str], containers: list[ContainerDevices], node: str | None) -> None:
     record = pod(annotations, *containers, node=node)
     assert record.key == "ml/train"
     assert record.task is None or record.ask is not None
     assert record.ask is None or 1 <= record.ask.count <= MAX_DEVICES
+
+
+# ---------------------------------------------------------------------- manifests
+
+
+def record(manifest: Json) -> PodRecord:
+    return to_record(msgspec.json.decode(msgspec.json.encode(manifest), type=Pod))
+
+
+def with_spec(**spec: Any) -> Json:
+    return {**plain_pod("p"), "spec": spec}
+
+
+def container(limits: Any = None, requests: Any = None, **fields: Any) -> Json:
+    return {"name": "c", "resources": {"limits": limits, "requests": requests}, **fields}
+
+
+def test_a_described_pod_is_read_in_full() -> None:
+    manifest = shared_pod("task", "10Gi", resourceVersion="7")
+    manifest["metadata"]["annotations"] |= {"vramcast.dev/gpu-indices": "1,3", "vramcast.dev/reserved-memory": "11Gi"}
+    manifest["spec"]["nodeName"] = "n0"
+    read = record(manifest)
+    assert (read.uid, read.key, read.node, read.resource_version) == ("uid-task", "default/task", "n0", "7")
+    assert read.task is not None
+    assert read.ask == Ask(SHARED_GPU, 1)
+    assert read.assignment == Assignment((1, 3), 11 * 1024)
+
+
+@pytest.mark.parametrize(
+    "manifest",
+    [
+        {},
+        {"metadata": None, "spec": None, "status": None},
+        {"metadata": {"name": None, "annotations": None, "labels": None}, "spec": {"containers": None}},
+        with_spec(containers=[None, {"resources": None}], initContainers=None, nodeName=None),
+        with_spec(containers=[container(limits=None, requests={})]),
+        with_spec(containers=[container(limits={"nvidia.com/gpu": "many"})]),
+        with_spec(containers=[container(limits={"nvidia.com/gpu": None, "cpu": {"odd": []}})]),
+        with_spec(containers=[container(limits={"nvidia.com/gpu": -1})]),
+    ],
+)
+def test_malformed_pods_ask_for_nothing_and_never_raise(manifest: Json) -> None:
+    assert record(manifest).ask is None
+
+
+@pytest.mark.parametrize(
+    ("spec", "count"),
+    [
+        ({"containers": [container({"nvidia.com/gpu": "2"})]}, 2),
+        ({"containers": [container({"nvidia.com/gpu": 2})]}, 2),
+        ({"containers": [container(requests={"nvidia.com/gpu": "2"})]}, 2),
+        ({"containers": [container({"nvidia.com/gpu": "2"}, {"nvidia.com/gpu": "2"})]}, 2),
+        ({"containers": [container({"nvidia.com/gpu": "1"}), container({"nvidia.com/gpu": "2"})]}, 3),
+        ({"containers": [container({"nvidia.com/gpu": "1"})], "initContainers": [container({"nvidia.com/gpu": 4})]}, 4),
+        (
+            {
+                "containers": [container({"nvidia.com/gpu": "1"})],
+                "initContainers": [container({"nvidia.com/gpu": "1"}, restartPolicy="Always")],
+            },
+            2,
+        ),
+    ],
+)
+def test_limits_and_requests_of_all_containers_are_counted(spec: Json, count: int) -> None:
+    assert record(with_spec(**spec)).ask == Ask(WHOLE_GPU, count)
+
+
+@pytest.mark.parametrize(
+    ("value", "count"),
+    [
+        ("8", 8),
+        (8, 8),
+        ("0", 0),
+        ("1k", 1000),
+        ("500m", 1),
+        (1.5, 2),
+        ("", 0),
+        ("eight", 0),
+        ("-1", 0),
+        (-1, 0),
+        (True, 0),
+        (None, 0),
+        ([8], 0),
+        ("9" * 30, MAX_COUNT),
+        ("1e999", MAX_COUNT),
+        (float("inf"), 0),
+        (float("nan"), 0),
+    ],
+)
+def test_a_count_is_a_quantity_or_else_zero(value: object, count: int) -> None:
+    assert parse_count(value) == count
+
+
+@pytest.mark.parametrize(
+    ("phase", "finished"),
+    [("Pending", False), ("Running", False), ("Unknown", False), (None, False), ("Succeeded", True), ("Failed", True)],
+)
+def test_a_pod_is_finished_once_it_succeeded_or_failed(phase: str | None, finished: bool) -> None:
+    assert record({**plain_pod("p"), "status": {"phase": phase}}).finished is finished
+
+
+def test_a_pod_that_is_being_deleted_still_counts() -> None:
+    read = record(shared_pod("p", deletionTimestamp="2026-01-01T00:00:00Z"))
+    assert not read.finished
+    assert read.ask == Ask(SHARED_GPU, 1)
+
+
+def test_invalid_annotations_are_recorded_and_not_raised() -> None:
+    assert record(shared_pod("p", "ten")).invalid is not None

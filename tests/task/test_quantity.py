@@ -40,18 +40,18 @@ def test_every_form_of_a_kubernetes_quantity_is_read_exactly(text: str, expected
         ("512MB", "512M"), ("512MiB", "512Mi"), ("4KB", "4k"), ("1.5TB", "1.5T"), ("1tib", "1Ti"), ("100b", "100"),
     ],
 )  # fmt: skip
-def test_units_as_people_write_them_are_refused_with_what_was_meant(text: str, meant: str) -> None:
+def test_a_commonly_misspelt_unit_is_refused_with_the_right_one(text: str, meant: str) -> None:
     with pytest.raises(ValueError, match=rf"did you mean {meant.replace('.', '[.]')}\?"):
         parse_quantity(text)
 
 
 @pytest.mark.parametrize("text", ["", " ", "Gi", "1.2.3", "1e", "1e5Gi", "0x10", "nan", "inf", "1,5Gi", "--1", "१६ Gi"])
-def test_what_is_no_quantity_is_refused_with_an_example(text: str) -> None:
+def test_text_that_is_not_a_quantity_is_refused_with_an_example(text: str) -> None:
     with pytest.raises(ValueError, match="a Kubernetes quantity such as 16Gi"):
         parse_quantity(text)
 
 
-def test_a_quantity_longer_than_any_real_one_is_refused_before_it_costs_anything() -> None:
+def test_an_overlong_quantity_is_refused_before_it_is_parsed() -> None:
     assert parse_quantity("9" * MAX_LENGTH) == int("9" * MAX_LENGTH)
     with pytest.raises(ValueError, match="at most 40 characters"):
         parse_quantity("9" * (MAX_LENGTH + 1))
@@ -60,7 +60,7 @@ def test_a_quantity_longer_than_any_real_one_is_refused_before_it_costs_anything
 
 
 @given(st.integers(0, 10**12), st.sampled_from(["", "k", "M", "G", "Ki", "Mi", "Gi", "Ti"]))
-def test_whole_bytes_are_never_fewer_than_asked_and_less_than_one_more(thousandths: int, suffix: str) -> None:
+def test_a_quantity_rounds_up_to_whole_bytes(thousandths: int, suffix: str) -> None:
     text = f"{thousandths // 1000}.{thousandths % 1000:03d}{suffix}"
     assert 0 <= quantity_bytes(text) - parse_quantity(text) < 1
 
@@ -71,7 +71,7 @@ def test_mib_round_up(size_bytes: int) -> None:
 
 
 @given(st.integers(0, 1 << 40))
-def test_what_is_written_into_an_annotation_reads_back_the_same(mib: int) -> None:
+def test_a_formatted_size_parses_to_the_same_size(mib: int) -> None:
     assert parse_quantity(format_mib(mib)) == mib * MIB
 
 
@@ -82,5 +82,5 @@ def test_any_text_is_a_quantity_or_a_value_error(text: str) -> None:
 
 
 @pytest.mark.parametrize(("mib", "shown"), [(0, "0 MiB"), (512, "512 MiB"), (1024, "1.0 GiB"), (11_674, "11.4 GiB")])
-def test_people_read_gib_from_one_gib_on(mib: int, shown: str) -> None:
+def test_people_see_gib_from_one_gib_up(mib: int, shown: str) -> None:
     assert human_mib(mib) == shown

@@ -34,16 +34,16 @@ def mistakes(annotations: dict[str, str]) -> InvalidTask:
     return caught.value
 
 
-def test_annotations_of_others_say_nothing() -> None:
+def test_annotations_with_another_prefix_are_ignored() -> None:
     assert parse_task({}) is None
     assert parse_task({"kubectl.kubernetes.io/x": "y", "vramcast.development/model": "z", "vramcast.dev": "w"}) is None
 
 
-def test_what_vramcast_wrote_itself_says_nothing() -> None:
+def test_annotations_that_vramcast_writes_describe_no_task() -> None:
     assert parse_task({**dict.fromkeys(Written, "anything"), REQUEUE: "7"}) is None
 
 
-def test_the_users_own_number_wins_over_every_description() -> None:
+def test_the_users_own_number_outranks_every_description() -> None:
     parsed = task(gpu_memory="16Gi", model="timm/resnet50", **{k.replace("-", "_"): v for k, v in SUMMARY.items()})
     assert (parsed.level, parsed.gpu_memory_mib) == (Level.GIVEN, 16 * 1024)
 
@@ -58,7 +58,7 @@ def test_the_users_own_number_wins_over_every_description() -> None:
         ({"profile": "v1:abc", "model": "x"}, Level.PROFILE),
     ],
 )
-def test_the_level_is_the_one_that_says_most(annotations: dict[str, str], level: Level) -> None:
+def test_the_most_detailed_level_counts(annotations: dict[str, str], level: Level) -> None:
     parsed = parse_task({PREFIX + name: text for name, text in annotations.items()})
     assert parsed is not None
     assert parsed.level is level
@@ -156,14 +156,14 @@ def test_every_documented_example_is_valid(key: object) -> None:
         ("data-parallel-size", "0", "from 1"),
     ],
 )
-def test_a_mistake_is_told_by_key_value_and_what_was_expected(name: str, text: str, expected: str) -> None:
+def test_a_mistake_is_reported_with_key_value_and_what_was_expected(name: str, text: str, expected: str) -> None:
     (error,) = mistakes({name: text}).errors
     assert (error.field, error.value) == (PREFIX + name, text)
     assert expected in error.expected
 
 
 def test_every_key_has_a_mistake_in_the_table_above() -> None:
-    marks = test_a_mistake_is_told_by_key_value_and_what_was_expected.pytestmark  # type: ignore[attr-defined]
+    marks = test_a_mistake_is_reported_with_key_value_and_what_was_expected.pytestmark  # type: ignore[attr-defined]
     assert {row[0] for row in marks[0].args[1]} == KEYS.keys()
 
 
@@ -176,7 +176,7 @@ def test_every_key_has_a_mistake_in_the_table_above() -> None:
         ("max_oom_risk", "max-oom-risk"), ("lora_rank", "lora-rank"),
     ],
 )  # fmt: skip
-def test_a_misspelt_key_is_told_the_nearest_one(written: str, meant: str) -> None:
+def test_for_a_misspelt_key_the_nearest_one_is_suggested(written: str, meant: str) -> None:
     (error,) = mistakes({written: "1"}).errors
     assert error.expected == f"no annotation has this name; did you mean {PREFIX}{meant}?"
 
@@ -191,12 +191,12 @@ def test_a_misspelt_key_is_told_the_nearest_one(written: str, meant: str) -> Non
         ("max-oom-risk", "1%", "0.01"),
     ],
 )  # fmt: skip
-def test_a_word_of_another_tool_is_told_the_word_that_it_has_here(name: str, written: str, meant: str) -> None:
+def test_for_a_value_of_another_tool_the_equivalent_is_suggested(name: str, written: str, meant: str) -> None:
     (error,) = mistakes({**SUMMARY, name: written}).errors
     assert error.expected.endswith(f"(did you mean {meant}?)")
 
 
-def test_a_key_like_no_other_is_told_all_there_are() -> None:
+def test_for_a_key_unlike_any_other_all_keys_are_listed() -> None:
     (error,) = mistakes({"zzz": "1"}).errors
     assert all(name in error.expected for name in KEYS)
 
@@ -209,7 +209,7 @@ def test_all_mistakes_are_reported_at_once() -> None:
     assert all(str(e) in str(error) for e in error.errors)
 
 
-def test_what_is_there_and_wrong_is_not_told_to_be_missing() -> None:
+def test_an_invalid_value_is_not_also_reported_as_missing() -> None:
     (error,) = mistakes({**SUMMARY, "zero-stage": "2", "data-parallel-size": "eight"}).errors
     assert error.field == PREFIX + "data-parallel-size"
 
@@ -246,12 +246,12 @@ def test_keys_that_contradict_each_other_are_refused(annotations: dict[str, str]
         {**SUMMARY, "zero-stage": "0"},
     ],
 )
-def test_keys_that_only_look_like_a_contradiction_are_accepted(annotations: dict[str, str]) -> None:
+def test_keys_that_go_together_are_accepted(annotations: dict[str, str]) -> None:
     assert parse_task({PREFIX + name: text for name, text in annotations.items()}) is not None
 
 
 @pytest.mark.parametrize(
-    ("annotations", "field", "says"),
+    ("annotations", "field", "expected"),
     [
         ({"share": "true"}, "gpu-memory", "share alone is not enough"),
         ({"batch-size": "8"}, "gpu-memory", "batch-size alone is not enough"),
@@ -259,15 +259,15 @@ def test_keys_that_only_look_like_a_contradiction_are_accepted(annotations: dict
         ({"parameters": "7B", "activations": "1M"}, "batch-size", "a summary also needs batch-size"),
     ],
 )
-def test_a_description_that_allows_no_forecast_is_told_what_is_missing(
-    annotations: dict[str, str], field: str, says: str
+def test_an_incomplete_description_is_refused_with_what_is_missing(
+    annotations: dict[str, str], field: str, expected: str
 ) -> None:
     (error,) = mistakes(annotations).errors
     assert error.field == PREFIX + field
-    assert says in error.expected
+    assert expected in error.expected
 
 
-def test_what_nobody_said_is_listed_as_assumed() -> None:
+def test_defaults_are_listed_as_assumptions() -> None:
     assert task(model="timm/resnet50").assumptions == (
         "batch-size 1", "precision fp32", "optimizer adamw", "task training",
     )  # fmt: skip
@@ -276,7 +276,7 @@ def test_what_nobody_said_is_listed_as_assumed() -> None:
 
 
 @pytest.mark.parametrize("name", KEYS)
-def test_a_megabyte_of_value_is_refused_without_reading_it(name: str) -> None:
+def test_a_megabyte_of_text_is_refused_without_parsing_it(name: str) -> None:
     (error,) = mistakes({name: "1" * (1 << 20)}).errors
     assert "characters" in error.expected
     assert len(str(error)) < 300
