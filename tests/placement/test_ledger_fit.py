@@ -122,7 +122,7 @@ def test_k_shared_gpus_must_each_have_room() -> None:
 
 
 @pytest.mark.parametrize("widest", [1, 2, 4])
-def test_k_shared_gpus_need_k_gpus_whatever_other_nodes_have(widest: int) -> None:
+def test_k_shared_gpus_need_k_gpus_on_the_same_node(widest: int) -> None:
     ledger = ledger_of(sharing_node("n1", 1000), sharing_node("other", *[1000] * widest))
     assert reason(ledger, demand("a", 10, 2), "n1") is Reason.TOO_FEW_GPUS
     assert ledger.assign(demand("a", 10, 2), N1, 0.0) is Reason.TOO_FEW_GPUS

@@ -39,7 +39,7 @@ NODES = (*SHARING_NODES, *SLICED_NODES)
 REPLICAS = 3
 # Need, count, shares. The needs are large for GPUs of 40 to 60, so that pods compete for room.
 PODS = st.tuples(st.sampled_from([10, 15, 20, 30, 40]), st.sampled_from([1, 1, 2]), st.booleans())
-FATES = ("answered", "answered", "answered", "lost", "applied, answer lost", "timed out")
+RESULTS = ("answered", "answered", "answered", "lost", "applied, answer lost", "timed out")
 
 
 @dataclass
@@ -268,25 +268,25 @@ class LedgerMachine(RuleBasedStateMachine):
         return True
 
     @precondition(lambda self: any(not write.timed_out for write in self.writes))
-    @rule(fates=st.lists(st.sampled_from(FATES), min_size=1, max_size=4))
-    def binds_are_answered(self, fates: list[str]) -> None:
+    @rule(results=st.lists(st.sampled_from(RESULTS), min_size=1, max_size=4))
+    def binds_are_answered(self, results: list[str]) -> None:
         under_way = [write for write in self.writes if not write.timed_out]
-        for write, fate in zip(under_way, fates, strict=False):
-            self.answer(write, fate)
+        for write, result in zip(under_way, results, strict=False):
+            self.answer(write, result)
 
-    def answer(self, write: Write, fate: str) -> None:
+    def answer(self, write: Write, result: str) -> None:
         self.tick()
         self.writes.remove(write)
         uid, node = write.promise.uid, write.promise.node
-        if fate == "answered":
+        if result == "answered":
             if self.land(write.promise):
                 self.ledger.mark(uid, node, State.BOUND, self.now)
             else:
                 self.ledger.withdraw(uid, node)
             return
-        if fate == "applied, answer lost":
+        if result == "applied, answer lost":
             self.land(write.promise)
-        elif fate == "timed out":
+        elif result == "timed out":
             self.writes.append(Write(write.promise, timed_out=True))
         self.ledger.mark(uid, node, State.UNCONFIRMED, self.now)
 
@@ -343,18 +343,23 @@ class LedgerMachine(RuleBasedStateMachine):
     # ------------------------------------------------------------------ sequences too long to occur by chance
 
     @precondition(lambda self: self.list_under_way is None)
-    @rule(pod=PODS, name=st.sampled_from(NODES), fate=st.sampled_from(FATES))
-    def a_pod_is_created_and_bound_during_a_list(self, pod: tuple[int, int, bool], name: str, fate: str) -> None:
+    @rule(pod=PODS, name=st.sampled_from(NODES), result=st.sampled_from(RESULTS))
+    def a_pod_is_created_and_bound_during_a_list(self, pod: tuple[int, int, bool], name: str, result: str) -> None:
         self.list_begins()
         self.create([pod])
         self.bind(self.pods[f"p{self.created}"], name)
         if self.writes and self.writes[-1].promise.uid == f"p{self.created}":
-            self.answer(self.writes[-1], fate)
+            self.answer(self.writes[-1], result)
         self.list_arrives()
 
-    @rule(pod=PODS, names=st.permutations(SHARING_NODES), fate=st.sampled_from(FATES[3:]), filtered_again=st.booleans())
+    @rule(
+        pod=PODS,
+        names=st.permutations(SHARING_NODES),
+        result=st.sampled_from(RESULTS[3:]),
+        filtered_again=st.booleans(),
+    )
     def an_unanswered_bind_is_retried_on_another_node(
-        self, pod: tuple[int, int, bool], names: list[str], fate: str, filtered_again: bool
+        self, pod: tuple[int, int, bool], names: list[str], result: str, filtered_again: bool
     ) -> None:
         need, count, _ = pod
         self.create([(need, count, True)])
@@ -365,7 +370,7 @@ class LedgerMachine(RuleBasedStateMachine):
                     self.filter_pod(new_pod.uid, list(NODES))
                 self.bind(new_pod, name)
                 if self.writes and self.writes[-1].promise.uid == new_pod.uid:
-                    self.answer(self.writes[-1], fate if name == names[0] else "answered")
+                    self.answer(self.writes[-1], result if name == names[0] else "answered")
 
     @rule(burst=st.lists(PODS, min_size=2, max_size=4), name=st.sampled_from(NODES))
     def pods_offered_the_same_node_can_all_bind(self, burst: list[tuple[int, int, bool]], name: str) -> None:
