@@ -137,14 +137,24 @@ class Service:
         self.news.spread()
 
     def _apply(self, change: Change) -> None:
-        if self.observes and isinstance(change, PodSeen):
-            self._judge_placement(change.pod)
-        self.state.apply(change, self.clock())
+        if isinstance(change, PodSeen):
+            if self.state.ledger.is_gone(change.pod.uid):
+                return  # UIDs never return: this read began before the pod ended
+            if self.observes:
+                self._judge_placement(change.pod)
+        self.state.apply(change)
         self.tracker.note(change)
         match change:
             case PodSeen(pod) if pod.node is None and not pod.finished and pod.task is not None:
                 # The scheduler is about to ask. By then the forecast is a cache hit.
                 self.forecast_ahead(pod.task, tuple(self.state.ledger.products))
+
+    def expire_holds(self) -> None:
+        expired = self.state.ledger.expire_holds(self.clock())
+        if expired:
+            self.metrics.hold_expirations.inc(len(expired))
+            log.info("holds expired", pods=[hold.pod for hold in expired[:10]], count=len(expired))
+            self.news.spread()
 
     def _judge_placement(self, pod: PodRecord) -> None:
         """Count what filter would have answered for the node that another scheduler chose."""

@@ -8,7 +8,7 @@ import pytest
 from tests.api.client import Client
 from tests.fakes import FakeClock, new_fake_service, shared_pod, sharing_node
 
-from vramcast.controllers.maintenance import expire_holds, requeue_unschedulable
+from vramcast.controllers.maintenance import requeue_unschedulable
 from vramcast.names import PodUid
 from vramcast.placement.changes import PodGone, PodSeen, PodsListed
 from vramcast.settings import load_settings
@@ -76,7 +76,7 @@ def test_expired_holds_are_counted_and_free_their_room(client: Client, clock: Fa
     client.service.apply([PodGone(PodUid("uid-first"))])
     client.feasible(shared_pod("held", "30Gi"), ["a"])
     clock.now += 31
-    expire_holds(client.service)
+    client.service.expire_holds()
     assert client.metric("vramcast_hold_expirations_total") == 1
     assert client.feasible(shared_pod("next", "30Gi"), ["a"]) == ["a"]
 

@@ -27,7 +27,6 @@ from vramcast.hardware.vendors import WHOLE_GPU
 from vramcast.names import NodeName, PodUid, Resource
 from vramcast.placement.gpus import NodeGpus, Pool
 from vramcast.placement.ledger import Ledger
-from vramcast.placement.promises import State
 from vramcast.placement.reasons import Reason
 
 MIG = Resource("nvidia.com/mig-1g.5gb")
@@ -432,7 +431,7 @@ def test_a_larger_time_sliced_gpu_never_turns_a_fit_into_a_no_fit(
 
 def test_the_state_of_a_promise_does_not_change_its_room() -> None:
     ledger = ledger_of(sharing_node("n1", 1000))
-    take(ledger, demand("a", 600), "n1")
-    for state in (State.UNCONFIRMED, State.BINDING, State.BOUND):
-        ledger.mark(PodUid("a"), N1, state, 1.0)
+    attempt = take(ledger, demand("a", 600), "n1")
+    for change in (ledger.leave_unconfirmed, ledger.confirm):
+        change(attempt, 1.0)
         assert room(ledger, "n1") == [400]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tests.placement.builders import bound, decide, demand, hold, ledger_of, reason, room, sharing_node, take
 
 from vramcast.names import NodeName, PodUid
@@ -66,21 +68,34 @@ def test_a_repeated_bind_gets_the_same_promise_and_leaves_no_hold() -> None:
     ledger = ledger_of(sharing_node("n1", 1000), sharing_node("n2", 1000))
     first = take(ledger, demand("a", 400), "n1")
     hold(ledger, demand("a", 400), "n1", "n2")
-    assert take(ledger, demand("a", 400), "n1", now=9.0) == first
+    second = take(ledger, demand("a", 400), "n1", now=9.0)
+    assert replace(second, attempt=first.attempt) == first
+    assert second.attempt != first.attempt
     assert (room(ledger, "n1"), room(ledger, "n2")) == ([600], [1000])
 
 
 def test_a_refused_bind_frees_the_room() -> None:
     ledger = ledger_of(sharing_node("n1", 1000))
-    take(ledger, demand("a", 600), "n1")
-    ledger.withdraw(A, N1)
+    ledger.withdraw(take(ledger, demand("a", 600), "n1"))
+    assert room(ledger, "n1") == [1000]
+
+
+def test_a_refused_attempt_leaves_the_promise_to_the_pods_other_attempts() -> None:
+    ledger = ledger_of(sharing_node("n1", 1000))
+    first, second = (take(ledger, demand("a", 600), "n1") for _ in range(2))
+    ledger.leave_unconfirmed(first, 1.0)
+    ledger.withdraw(second)
+    promise = ledger.promise_of(A)
+    assert promise is not None
+    assert promise.state is State.UNCONFIRMED
+    assert [p.attempt for p in ledger.unconfirmed(1.0)] == [first.attempt]
+    ledger.withdraw(first)
     assert room(ledger, "n1") == [1000]
 
 
 def test_an_unconfirmed_bind_keeps_its_room_until_the_pods_node_is_known() -> None:
     ledger = ledger_of(sharing_node("n1", 1000), sharing_node("n2", 1000))
-    take(ledger, demand("a", 600), "n1")
-    ledger.mark(A, N1, State.UNCONFIRMED, 1.0)
+    ledger.leave_unconfirmed(take(ledger, demand("a", 600), "n1"), 1.0)
     take(ledger, demand("a", 600), "n2")
     assert (room(ledger, "n1"), room(ledger, "n2")) == ([400], [400])
     ledger.promise(bound("a", "n2", 600, 0))
@@ -89,10 +104,10 @@ def test_an_unconfirmed_bind_keeps_its_room_until_the_pods_node_is_known() -> No
 
 def test_a_late_refusal_does_not_free_the_room_of_a_bound_pod() -> None:
     ledger = ledger_of(sharing_node("n1", 1000))
-    take(ledger, demand("a", 600), "n1")
+    attempt = take(ledger, demand("a", 600), "n1")
     ledger.promise(bound("a", "n1", 600, 0))
-    ledger.withdraw(A, N1)
-    ledger.mark(A, N1, State.UNCONFIRMED, 5.0)
+    ledger.withdraw(attempt)
+    ledger.leave_unconfirmed(attempt, 5.0)
     promise = ledger.promise_of(A)
     assert promise is not None
     assert promise.state is State.BOUND
@@ -101,17 +116,17 @@ def test_a_late_refusal_does_not_free_the_room_of_a_bound_pod() -> None:
 
 def test_a_late_answer_for_a_deleted_pod_restores_nothing() -> None:
     ledger = ledger_of(sharing_node("n1", 1000))
-    take(ledger, demand("a", 600), "n1")
+    attempt = take(ledger, demand("a", 600), "n1")
     ledger.forget(A)
-    ledger.mark(A, N1, State.BOUND, 5.0)
+    ledger.confirm(attempt, 5.0)
+    ledger.promise(bound("a", "n1", 600, 0))
     assert ledger.promise_of(A) is None
     assert room(ledger, "n1") == [1000]
 
 
 def test_a_bound_promise_outranks_a_newer_bind_attempt() -> None:
     ledger = ledger_of(sharing_node("n1", 1000), sharing_node("n2", 1000))
-    take(ledger, demand("a", 600), "n1", now=1.0)
-    ledger.mark(A, N1, State.BOUND, 2.0)
+    ledger.confirm(take(ledger, demand("a", 600), "n1", now=1.0), 2.0)
     take(ledger, demand("a", 600), "n2", now=3.0)
     promise = ledger.promise_of(A)
     assert promise is not None
@@ -128,9 +143,9 @@ def test_an_expired_hold_is_released_and_reported() -> None:
 
 def test_forget_reports_whether_the_pod_had_a_hold_or_a_promise() -> None:
     ledger = ledger_of(sharing_node("n1", 1000))
-    assert not ledger.forget(A)
-    hold(ledger, demand("a", 600), "n1")
-    assert ledger.forget(A)
+    assert not ledger.forget(PodUid("neither"))
+    hold(ledger, demand("b", 600), "n1")
+    assert ledger.forget(B)
     take(ledger, demand("a", 600), "n1")
     assert ledger.forget(A)
     assert room(ledger, "n1") == [1000]

@@ -27,7 +27,7 @@ from vramcast.placement.changes import (
 )
 from vramcast.placement.gpus import NodeGpus
 from vramcast.placement.ledger import Ledger
-from vramcast.placement.promises import Promise, State
+from vramcast.placement.promises import Promise
 from vramcast.placement.state import ClusterState
 from vramcast.task.pod import ContainerDevices, PodRecord, read_pod
 from vramcast.task.vocabulary import PREFIX, Written
@@ -106,7 +106,7 @@ class LedgerMachine(RuleBasedStateMachine):
 
     def apply(self, *changes: Change) -> None:
         for change in changes:
-            self.state.apply(change, self.now)
+            self.state.apply(change)
 
     def tick(self) -> None:
         self.now += 1.0
@@ -277,18 +277,17 @@ class LedgerMachine(RuleBasedStateMachine):
     def answer(self, write: Write, result: str) -> None:
         self.tick()
         self.writes.remove(write)
-        uid, node = write.promise.uid, write.promise.node
         if result == "answered":
             if self.land(write.promise):
-                self.ledger.mark(uid, node, State.BOUND, self.now)
+                self.ledger.confirm(write.promise, self.now)
             else:
-                self.ledger.withdraw(uid, node)
+                self.ledger.withdraw(write.promise)
             return
         if result == "applied, answer lost":
             self.land(write.promise)
         elif result == "timed out":
             self.writes.append(Write(write.promise, timed_out=True))
-        self.ledger.mark(uid, node, State.UNCONFIRMED, self.now)
+        self.ledger.leave_unconfirmed(write.promise, self.now)
 
     @precondition(lambda self: any(write.timed_out for write in self.writes))
     @rule(data=st.data(), lands=st.booleans())
@@ -304,14 +303,14 @@ class LedgerMachine(RuleBasedStateMachine):
         """As maintenance does, once no write for the pod can still land."""
         self.tick()
         under_way = {write.promise.uid for write in self.writes}
-        for promise in [p for p in self.ledger.promises() if p.state is State.UNCONFIRMED and p.uid not in under_way]:
+        for promise in [p for p in self.ledger.unconfirmed(self.now) if p.uid not in under_way]:
             pod = self.pods.get(promise.uid)
             if pod is None:
                 self.apply(PodGone(promise.uid))
             elif pod.node is None:
-                self.ledger.withdraw(promise.uid, promise.node)
+                self.ledger.withdraw(promise)
             else:
-                self.apply(PodSeen(pod.record()))
+                self.apply(PodSeen(pod.record(), read_at=self.now))
 
     # ------------------------------------------------------------------ watch, lists and time
 
@@ -487,13 +486,12 @@ class LedgerMachine(RuleBasedStateMachine):
         """Once every bind is resolved, the ledger contains exactly what the API server does."""
         for write in self.writes:
             self.land(write.promise)
+            self.ledger.leave_unconfirmed(write.promise, self.now)
         self.writes.clear()
         if self.list_under_way is not None:
             self.list_arrives()
         self.apply(*self.watch)
         self.watch.clear()
-        for promise in [p for p in self.ledger.promises() if p.state is State.BINDING]:
-            self.ledger.mark(promise.uid, promise.node, State.UNCONFIRMED, self.now)
         self.resolve_unconfirmed()
         self.holds_expire()
         left = {(p.uid, p.node) for p in self.ledger.promises()}

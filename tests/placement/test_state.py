@@ -22,7 +22,7 @@ from vramcast.placement.changes import (
     UnmanagedMemorySeen,
 )
 from vramcast.placement.ledger import Ledger
-from vramcast.placement.promises import State
+from vramcast.placement.promises import Promise
 from vramcast.placement.state import ClusterState
 from vramcast.task.pod import ContainerDevices, PodRecord, read_pod
 from vramcast.task.quantity import MIB
@@ -32,9 +32,9 @@ from vramcast.task.vocabulary import PREFIX, Written
 N1 = NodeName("n1")
 
 
-def apply(state: ClusterState, changes: Sequence[Change], now: float) -> None:
+def apply(state: ClusterState, changes: Sequence[Change]) -> None:
     for change in changes:
-        state.apply(change, now)
+        state.apply(change)
 
 
 class PerProductForecaster:
@@ -61,30 +61,30 @@ def shared_pod(
 
 def test_a_bound_pod_counts_on_the_gpus_in_its_annotations() -> None:
     state = new_state()
-    apply(state, [NodeSeen(sharing_node("n1", 1000, 1000)), PodSeen(shared_pod("a", 300, "n1", "1"))], 1.0)
+    apply(state, [NodeSeen(sharing_node("n1", 1000, 1000)), PodSeen(shared_pod("a", 300, "n1", "1"))])
     assert room(state.ledger, "n1") == [1000, 700]
 
 
 def test_pods_may_arrive_before_their_nodes() -> None:
     state = new_state()
-    apply(state, [PodSeen(shared_pod("a", 300, "n1", "0")), PodSeen(shared_pod("b", 200, "n1"))], 1.0)
-    apply(state, [NodeSeen(sharing_node("n1", 1000, 1000))], 2.0)
+    apply(state, [PodSeen(shared_pod("a", 300, "n1", "0")), PodSeen(shared_pod("b", 200, "n1"))])
+    apply(state, [NodeSeen(sharing_node("n1", 1000, 1000))])
     assert room(state.ledger, "n1") == [500, 800]
 
 
 def test_a_pod_without_an_assignment_counts_at_its_forecast_for_the_nodes_product() -> None:
     state = new_state(PerProductForecaster())
-    apply(state, [NodeSeen(sharing_node("big", 1000)), PodSeen(shared_pod("a", 300, "n1"))], 1.0)
-    apply(state, [NodeSeen(sharing_node("n1", 1000, product=T4))], 2.0)
+    apply(state, [NodeSeen(sharing_node("big", 1000)), PodSeen(shared_pod("a", 300, "n1"))])
+    apply(state, [NodeSeen(sharing_node("n1", 1000, product=T4))])
     assert room(state.ledger, "n1") == [600]
-    apply(state, [NodeSeen(sharing_node("n1", 1000, product=A100))], 3.0)
+    apply(state, [NodeSeen(sharing_node("n1", 1000, product=A100))])
     assert room(state.ledger, "n1") == [700]
 
 
 def test_an_undescribed_pod_on_a_sharing_node_blocks_sharing() -> None:
     state = new_state()
     pod = read_pod(PodUid("a"), "ml", "a", {}, [ContainerDevices({WHOLE_GPU: 1})], N1)
-    apply(state, [NodeSeen(sharing_node("n1", 1000)), PodSeen(pod)], 1.0)
+    apply(state, [NodeSeen(sharing_node("n1", 1000)), PodSeen(pod)])
     wanted = state.demand(shared_pod("b", 10))
     assert wanted is not None
     assert isinstance(state.ledger.assign(wanted, N1, 2.0), int)
@@ -93,42 +93,43 @@ def test_an_undescribed_pod_on_a_sharing_node_blocks_sharing() -> None:
 @pytest.mark.parametrize("end", [PodGone(PodUid("a")), PodSeen(shared_pod("a", 300, "n1", "0", finished=True))])
 def test_a_pod_that_ends_frees_its_room_at_once(end: PodGone | PodSeen) -> None:
     state = new_state()
-    apply(state, [NodeSeen(sharing_node("n1", 1000)), PodSeen(shared_pod("a", 300, "n1", "0")), end], 1.0)
+    apply(state, [NodeSeen(sharing_node("n1", 1000)), PodSeen(shared_pod("a", 300, "n1", "0")), end])
     assert room(state.ledger, "n1") == [1000]
     assert not state.pods
 
 
 def test_a_stale_event_does_not_free_the_room_of_a_bound_pod() -> None:
     state = new_state()
-    apply(state, [NodeSeen(sharing_node("n1", 1000)), PodSeen(shared_pod("a", 300))], 1.0)
+    apply(state, [NodeSeen(sharing_node("n1", 1000)), PodSeen(shared_pod("a", 300))])
     wanted = state.demand(shared_pod("a", 300))
     assert wanted is not None
-    state.ledger.assign(wanted, N1, 2.0)
-    state.ledger.mark(PodUid("a"), N1, State.BOUND, 3.0)
-    apply(state, [PodSeen(shared_pod("a", 300))], 4.0)
+    promise = state.ledger.assign(wanted, N1, 2.0)
+    assert isinstance(promise, Promise)
+    state.ledger.confirm(promise, 3.0)
+    apply(state, [PodSeen(shared_pod("a", 300))])
     assert room(state.ledger, "n1") == [700]
 
 
 def test_a_bound_pod_with_edited_annotations_keeps_its_promise_over_a_restart() -> None:
     edited = {PREFIX + "batch_size": "8", Written.RESERVED_MEMORY.value: "300Mi", Written.GPU_INDICES.value: "0"}
     state = new_state()
-    apply(state, [NodeSeen(sharing_node("n1", 1000)), PodSeen(read_pod(PodUid("a"), "ml", "a", edited, (), N1))], 1.0)
+    apply(state, [NodeSeen(sharing_node("n1", 1000)), PodSeen(read_pod(PodUid("a"), "ml", "a", edited, (), N1))])
     assert room(state.ledger, "n1") == [700]
 
 
 def test_the_state_is_synced_only_after_both_lists() -> None:
     state = new_state()
-    apply(state, [NodesListed(frozenset())], 1.0)
+    apply(state, [NodesListed(frozenset())])
     assert not state.synced
-    apply(state, [PodsListed(frozenset(), 1.0)], 1.0)
+    apply(state, [PodsListed(frozenset(), 1.0)])
     assert state.synced
 
 
 def test_pods_and_nodes_that_a_list_omits_are_removed() -> None:
     state = new_state()
-    apply(state, [NodeSeen(sharing_node("n1", 1000)), NodeSeen(whole_node("n2", 1000))], 1.0)
-    apply(state, [PodSeen(shared_pod("a", 300, "n1", "0")), PodSeen(shared_pod("b", 300))], 1.0)
-    apply(state, [NodesListed(frozenset({N1})), PodsListed(frozenset({PodUid("b")}), 2.0)], 3.0)
+    apply(state, [NodeSeen(sharing_node("n1", 1000)), NodeSeen(whole_node("n2", 1000))])
+    apply(state, [PodSeen(shared_pod("a", 300, "n1", "0")), PodSeen(shared_pod("b", 300))])
+    apply(state, [NodesListed(frozenset({N1})), PodsListed(frozenset({PodUid("b")}), 2.0)])
     assert set(state.ledger.nodes) == {N1}
     assert set(state.pods) == {"b"}
     assert room(state.ledger, "n1") == [1000]
@@ -136,22 +137,22 @@ def test_pods_and_nodes_that_a_list_omits_are_removed() -> None:
 
 def test_unmanaged_memory_and_deleted_nodes_reach_the_ledger() -> None:
     state = new_state()
-    apply(state, [NodeSeen(sharing_node("n1", 1000)), UnmanagedMemorySeen(N1, (400,))], 1.0)
+    apply(state, [NodeSeen(sharing_node("n1", 1000)), UnmanagedMemorySeen(N1, (400,))])
     assert room(state.ledger, "n1") == [600]
-    apply(state, [NodeGone(N1)], 2.0)
+    apply(state, [NodeGone(N1)])
     assert not state.ledger.nodes
 
 
 def test_every_change_increments_the_revision() -> None:
     state = new_state()
-    apply(state, [NodeSeen(sharing_node("n1", 1000)), NodeGone(N1)], 1.0)
+    apply(state, [NodeSeen(sharing_node("n1", 1000)), NodeGone(N1)])
     assert state.revision == 2
 
 
 def test_a_pod_without_gpus_is_not_tracked_and_an_invalid_one_raises() -> None:
     state = new_state()
     plain = read_pod(PodUid("a"), "ml", "a", {}, ())
-    apply(state, [PodSeen(plain)], 1.0)
+    apply(state, [PodSeen(plain)])
     assert not state.pods
     assert state.demand(plain) is None
     with pytest.raises(InvalidTask):

@@ -11,7 +11,7 @@ from vramcast.errors import InvalidTask, NotSynced, WorldUnavailable
 from vramcast.forecast.forecast import UNADJUSTED, Adjustment, Forecast
 from vramcast.names import NodeName, PodUid
 from vramcast.placement.changes import PodSeen
-from vramcast.placement.promises import Demand, Promise, State
+from vramcast.placement.promises import Demand, Promise
 from vramcast.placement.reasons import Reason, reason_text
 from vramcast.service import Service
 from vramcast.task.pod import PodRecord
@@ -74,45 +74,48 @@ async def _bind_undescribed(service: Service, pod: PodRecord, write: BindingWrit
 
 async def _bind_described(service: Service, pod: PodRecord, demand: Demand, write: BindingWrite) -> Reply:
     ledger = service.state.ledger
-    # An earlier unconfirmed write for this pod may still succeed, whatever happens to this one.
-    repeated = any(promise.uid == pod.uid for promise in ledger.promises_on(write.node))
+    service.expire_holds()
+    if ledger.is_gone(pod.uid):
+        raise WorldUnavailable(f"pod {pod.key} with UID {pod.uid} no longer exists")
     taken = ledger.assign(demand, write.node, service.clock())
-    if isinstance(taken, Reason):
-        service.news.spread()
-        text = reason_text(taken, demand.largest_need_mib, demand.ask.count, demand.ask.resource)
-        return Reply(wire.binding_result(f"not bound: {text}"), pod.key, write.node, text, cause="no_room")
     # The node is known now, so the holds on all other nodes are free for waiting pods.
     service.news.spread()
-    annotations = assignment_annotations(service, pod, taken)
-    full = replace(write, annotations=annotations)
-    try:
-        result: BindResult = await service.offload(service.cluster.bind, full)
-    except BaseException:
-        # Cancelled or broken half way: the write may have arrived.
-        ledger.mark(taken.uid, taken.node, State.UNCONFIRMED, service.clock())
-        raise
+    if isinstance(taken, Reason):
+        text = reason_text(taken, demand.largest_need_mib, demand.ask.count, demand.ask.resource)
+        return Reply(wire.binding_result(f"not bound: {text}"), pod.key, write.node, text, cause="no_room")
+    result = await _write(service, pod, taken, write)
     service.metrics.binds.labels(result.fate).inc()
-    _record_fate(service, taken, result, repeated=repeated)
     where = _where(taken)
     if result.fate is Fate.BOUND:
         service.post_event(pod, "GpuAssigned", f"{where} on {write.node}", warning=False)
     return _answer(result, pod, write.node, where)
 
 
-def _record_fate(service: Service, promise: Promise, result: BindResult, *, repeated: bool) -> None:
-    ledger = service.state.ledger
+async def _write(service: Service, pod: PodRecord, promise: Promise, write: BindingWrite) -> BindResult:
+    """One Binding, and what its answer means for the promise."""
+    ledger, started, sent = service.state.ledger, service.clock(), False
+    try:
+        full = replace(write, annotations=assignment_annotations(service, pod, promise))
+        sent = True
+        result: BindResult = await service.offload(service.cluster.bind, full)
+    except BaseException:
+        # Cancelled or broken. If the write was sent, it may have arrived.
+        if sent:
+            ledger.leave_unconfirmed(promise, service.clock())
+        else:
+            ledger.withdraw(promise)
+        raise
     if result.seen is not None and result.seen.uid == promise.uid and result.seen.node is not None:
         # The pod is already bound, perhaps to other GPUs. Count those before ours are withdrawn.
-        service.apply([PodSeen(result.seen)])
+        service.apply([PodSeen(result.seen, read_at=started)])
     match result.fate:
         case Fate.BOUND:
-            ledger.mark(promise.uid, promise.node, State.BOUND, service.clock())
+            ledger.confirm(promise, service.clock())
         case Fate.UNKNOWN:
-            ledger.mark(promise.uid, promise.node, State.UNCONFIRMED, service.clock())
-        case Fate.REFUSED if repeated and result.seen is None:
-            ledger.mark(promise.uid, promise.node, State.UNCONFIRMED, service.clock())
+            ledger.leave_unconfirmed(promise, service.clock())
         case Fate.REFUSED:
-            ledger.withdraw(promise.uid, promise.node)
+            ledger.withdraw(promise)
+    return result
 
 
 def _answer(result: BindResult, pod: PodRecord, node: NodeName, decision: str) -> Reply:

@@ -47,12 +47,16 @@ async def filter_nodes(service: Service, body: bytes) -> Reply:
 
 async def _filter_described(service: Service, args: wire.ExtenderArgs, pod: PodRecord, demand: Demand) -> Reply:
     state, ledger = service.state, service.state.ledger
+    service.expire_holds()
     # A repeated filter call starts over: the scheduler has dropped the nodes of the last one.
     ledger.release_hold(pod.uid)
     asked = wire.ask_board(args, ledger.board)
     decision = ledger.decide(demand, asked.columns)
     if not decision.fits.any() and _worth_waiting(service, decision):
         asked, decision = await _wait_for_holds(service, args, demand)
+    if ledger.is_gone(pod.uid):
+        text = f"pod {pod.key} no longer exists"
+        return Reply(wire.filter_error(text), pod.key, decision=text, cause="gone")
     # No await from here to the end: the room that was read is the room that is taken.
     feasible = int(np.count_nonzero(decision.fits))
     state.begin_placing(pod)
@@ -94,6 +98,7 @@ async def _wait_for_holds(service: Service, args: wire.ExtenderArgs, demand: Dem
     while True:
         left = deadline - service.clock()
         changed = left > 0 and await service.news.wait(left)
+        service.expire_holds()
         asked = wire.ask_board(args, ledger.board)
         decision = ledger.decide(demand, asked.columns)
         fits = bool(decision.fits.any())

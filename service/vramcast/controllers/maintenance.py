@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 
 import structlog
 
 from vramcast.errors import InvalidTask, WorldUnavailable
 from vramcast.placement.changes import PodGone, PodSeen
-from vramcast.placement.promises import Promise, State
+from vramcast.placement.promises import Promise
 from vramcast.service import Service
 from vramcast.task.pod import PodRecord
 
@@ -20,34 +21,36 @@ log = structlog.get_logger("vramcast")
 
 
 async def maintain(service: Service) -> None:
-    """Until cancelled. After an error, the next tick tries again."""
-    requeue_at = 0.0
+    """Until cancelled. Separate loops, so that a slow API server does not stop holds from expiring."""
+    async with asyncio.TaskGroup() as loops:
+        loops.create_task(_every(_TICK_SECONDS, _expire_holds, service))
+        loops.create_task(_every(_TICK_SECONDS, resolve_unconfirmed, service))
+        if interval := service.settings.requeue_interval_seconds:
+            loops.create_task(_every(max(interval, _TICK_SECONDS), requeue_unschedulable, service))
+
+
+async def _every(seconds: float, work: Callable[[Service], Awaitable[None]], service: Service) -> None:
+    """After an error, the next round tries again."""
     while True:
-        await asyncio.sleep(_TICK_SECONDS)
+        await asyncio.sleep(seconds)
         try:
-            expire_holds(service)
-            await resolve_unconfirmed(service)
-            if service.settings.requeue_interval_seconds and service.clock() >= requeue_at:
-                requeue_at = service.clock() + service.settings.requeue_interval_seconds
-                await requeue_unschedulable(service)
+            await work(service)
         except Exception:
-            log.exception("defect: maintenance failed, retrying")
+            service.metrics.defects.inc()
+            log.exception("defect: maintenance failed, retrying", work=work.__name__)
 
 
-def expire_holds(service: Service) -> None:
-    expired = service.state.ledger.expire_holds(service.clock())
-    if expired:
-        service.metrics.hold_expirations.inc(len(expired))
-        log.info("holds expired", pods=[hold.pod for hold in expired[:10]], count=len(expired))
-        service.news.spread()
+async def _expire_holds(service: Service) -> None:
+    service.expire_holds()
 
 
 async def resolve_unconfirmed(service: Service) -> None:
-    """A bind without an answer counts until its write can no longer arrive. Then the pod shows what happened."""
-    expired_at = service.clock() - service.settings.unconfirmed_ttl_seconds
-    for promise in list(service.state.ledger.promises()):
-        if promise.state is not State.UNCONFIRMED or promise.made_at > expired_at:
-            continue
+    """A bind without an answer counts until its write can no longer arrive. Then the pod shows what happened.
+
+    Only the attempts that were old when the read began are withdrawn: the scheduler may bind the pod again meanwhile.
+    """
+    for promise in service.state.ledger.unconfirmed(service.clock() - service.settings.unconfirmed_ttl_seconds):
+        started = service.clock()
         try:
             pod = await _read_pod(service, promise)
         except WorldUnavailable:
@@ -55,9 +58,9 @@ async def resolve_unconfirmed(service: Service) -> None:
         if pod is None or pod.uid != promise.uid:
             service.apply([PodGone(promise.uid)])
         elif pod.node is not None:
-            service.apply([PodSeen(pod)])
+            service.apply([PodSeen(pod, read_at=started)])
         else:
-            service.state.ledger.withdraw(promise.uid, promise.node)
+            service.state.ledger.withdraw(promise)
             service.news.spread()
         log.info("resolved an unconfirmed bind", pod=promise.pod, node=promise.node)
 

@@ -25,13 +25,14 @@ async def take_over(service: Service, election_api: LeaderElectionApi) -> None:
     started = service.clock()
     service.check_synced()
     pods: list[PodRecord] = [pod for pod in await service.offload(election_api.list_pods) if pod.matters]
-    service.apply([PodSeen(pod) for pod in pods])
+    service.apply([PodSeen(pod, read_at=started) for pod in pods])
     # Holds of an earlier term: the scheduler no longer remembers what it was offered.
     for uid in list(service.state.ledger.holds):
         service.state.ledger.release_hold(uid)
     pending = [pod for pod in pods if pod.node is None]
+    touching = service.clock()
     touched = await asyncio.gather(*(_touch(service, election_api, pod) for pod in pending))
-    service.apply([PodSeen(pod) for pod in touched if pod is not None])
+    service.apply([PodSeen(pod, read_at=touching) for pod in touched if pod is not None])
     service.metrics.takeovers.inc()
     seconds = round(service.clock() - started, 3)
     log.info("took over", pods=len(pods), touched=len(pending), seconds=seconds)

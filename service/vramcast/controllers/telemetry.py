@@ -50,7 +50,12 @@ async def _read(service: Service, telemetry: Telemetry) -> None:
     state, now = tracker.telemetry, tracker.wall()
     tracker.update_tenants(service.state.ledger.promises(), _since(service, now))
     try:
-        findings: Findings = await service.offload(_study, service, _request(service, telemetry, now))
+        # Copies, made here: the worker must not read what the event loop keeps changing.
+        nodes, tenants = dict(service.state.ledger.nodes), tracker.tenancy.by_node()
+        request = _request(service, telemetry, now)
+        findings: Findings = await service.offload(
+            lambda: tracker.observer.study(request(), nodes, tenants, tracker.tenancy)
+        )
     except WorldUnavailable as error:
         state.polls["failed"] += 1
         if str(error) != state.last_error:
@@ -87,13 +92,6 @@ def _joined(history: Frame, newest: Frame) -> Frame:
         history.utilization + newest.utilization,
         history.faults + newest.faults,
     )
-
-
-def _study(service: Service, request: Callable[[], Frame]) -> Findings:
-    """On a worker, with copies of what the event loop keeps changing."""
-    tracker = service.tracker
-    nodes, tenants = dict(service.state.ledger.nodes), tracker.tenancy.by_node()
-    return tracker.observer.study(request(), nodes, tenants, tracker.tenancy)
 
 
 def _since(service: Service, now: float) -> Callable[[Promise], float]:

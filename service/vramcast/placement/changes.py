@@ -28,7 +28,10 @@ class NodesListed:
 
 @dataclass(frozen=True, slots=True)
 class PodSeen:
+    """`read_at`: when a read outside of the watch began (monotonic clock); None for the watch's own events."""
+
     pod: PodRecord
+    read_at: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,13 @@
 Only the ledger changes. Deciding reads it, binding writes it, and both are single calls without I/O: on one thread,
 nothing can come between reading the room and taking it. The current time is an argument.
 
-The invariant: the sum of the promises that vramcast makes on a GPU never exceeds what the GPU has.
+The invariant: the sum of the promises that vramcast makes on a GPU never exceeds what the GPU has. Three rules keep it
+when answers come late or twice:
+
+- *A promise belongs to bind attempts.* A refused attempt ends the promise only if no other attempt may still succeed.
+- *A bound promise ends with its pod*, and with nothing else. An attempt that succeeded counts, whatever happened to its
+  promise meanwhile.
+- *The dead stay dead.* UIDs never return, so a stale read cannot bring back the promise of a pod that is gone.
 """
 
 from __future__ import annotations
@@ -22,6 +28,12 @@ from vramcast.placement.gpus import NodeGpus
 from vramcast.placement.name_index import Ints
 from vramcast.placement.promises import Demand, Promise, State
 from vramcast.placement.reasons import Reason
+
+# After its holds, a pod that was not bound waits this many times as long before it may hold again.
+_HOLD_REST = 3
+# More pods than end while one read of the API server is under way.
+_MAX_GONE = 100_000
+_ABSENT = object()
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +60,13 @@ class Ledger:
         self._board = Board()
         self._promises: dict[NodeName, dict[PodUid, Promise]] = {}
         self._nodes_of_pod: dict[PodUid, set[NodeName]] = {}
+        # By pod and node, the attempts that may still succeed, with the time at which each lost its answer.
+        self._attempts: dict[tuple[PodUid, NodeName], dict[int, float | None]] = {}
+        self._last_attempt = 0
+        self._gone: dict[PodUid, None] = {}
         self._entered_holds: dict[PodUid, Hold] = {}
         self._pending_hold: tuple[Decision, float] | None = None
+        self._held_since: dict[PodUid, float] = {}
 
     @property
     def board(self) -> Board:
@@ -142,8 +159,17 @@ class Ledger:
         Whole GPUs need no hold: the scheduler and the device plugin count them. The arrays are updated when they are
         next read, so that the answer to the scheduler does not wait for them.
         """
-        self.release_hold(decision.demand.uid)
-        self._pending_hold = decision, now
+        uid = decision.demand.uid
+        self.release_hold(uid)
+        if uid not in self._gone and self._may_hold(uid, now):
+            self._pending_hold = decision, now
+
+    def _may_hold(self, uid: PodUid, now: float) -> bool:
+        """A pod that passes filter again and again but is never bound must not keep others out for ever."""
+        since = self._held_since.setdefault(uid, now)
+        if now - since >= _HOLD_REST * self._hold_ttl_seconds:
+            since = self._held_since[uid] = now
+        return now - since < self._hold_ttl_seconds
 
     def enter_pending_hold(self) -> None:
         if self._pending_hold is not None:
@@ -165,7 +191,7 @@ class Ledger:
             return
         hold = Hold(
             demand.uid, demand.pod, demand.ask.resource, columns, sweep.gpus(columns), sweep.needs_mib[columns],
-            now + self._hold_ttl_seconds, sweep, self.board.layout,
+            self._held_since.get(demand.uid, now) + self._hold_ttl_seconds, sweep, self.board.layout,
         )  # fmt: skip
         self._holds[demand.uid] = hold
         self._apply(hold, 1)
@@ -178,6 +204,7 @@ class Ledger:
         return True
 
     def expire_holds(self, now: float) -> list[Hold]:
+        """Before every decision, so that no hold outlives its time. Holds are few, so looking at all is cheap."""
         expired = [hold for hold in self._holds.values() if hold.expires_at <= now]
         for hold in expired:
             self.release_hold(hold.uid)
@@ -215,7 +242,8 @@ class Ledger:
         self.release_hold(demand.uid)
         existing = self._promises.get(node, {}).get(demand.uid)
         if existing is not None:
-            promise = replace(existing, state=State.BINDING if existing.state is State.UNCONFIRMED else existing.state)
+            state = State.BOUND if existing.state is State.BOUND else State.BINDING
+            promise = replace(existing, state=state, attempt=self._new_attempt(demand.uid, node))
             self._put_promise(promise)
             return promise
         decision = self.decide(demand, self.board.columns([node]))
@@ -235,31 +263,72 @@ class Ledger:
             indices,
             State.BINDING,
             now,
+            self._new_attempt(demand.uid, node),
         )
         self._put_promise(promise)
         return promise
 
+    def _new_attempt(self, uid: PodUid, node: NodeName) -> int:
+        self._last_attempt += 1
+        self._attempts.setdefault((uid, node), {})[self._last_attempt] = None
+        return self._last_attempt
+
     def promise(self, promise: Promise) -> None:
         """The API server shows this pod on this node, so it counts there and nowhere else, room or not."""
+        if promise.uid in self._gone:
+            return
         for node in self._nodes_of_pod.get(promise.uid, set()) - {promise.node}:
             self._drop_promise(promise.uid, node)
         self.release_hold(promise.uid)
         self._put_promise(promise)
 
-    def mark(self, uid: PodUid, node: NodeName, state: State, now: float) -> None:
-        """Record the result of our write. A bound pod stays bound: only its end frees its room."""
-        promise = self._promises.get(node, {}).get(uid)
-        if promise is not None and promise.state is not State.BOUND:
-            self._put_promise(replace(promise, state=state, made_at=now))
+    def confirm(self, promise: Promise, now: float) -> None:
+        """This attempt bound the pod. The promise counts from here on, even if it was withdrawn meanwhile."""
+        known = self._promises.get(promise.node, {}).get(promise.uid)
+        if known is None or known.state is not State.BOUND:
+            self.promise(replace(promise, state=State.BOUND, made_at=now))
 
-    def withdraw(self, uid: PodUid, node: NodeName) -> None:
-        """Our write was certainly refused: the pod never got the promise."""
-        promise = self._promises.get(node, {}).get(uid)
-        if promise is not None and promise.state is not State.BOUND:
+    def leave_unconfirmed(self, promise: Promise, now: float) -> None:
+        """This attempt got no answer, and may still succeed."""
+        attempts = self._attempts.get((promise.uid, promise.node), {})
+        if promise.attempt in attempts:
+            attempts[promise.attempt] = now
+            self._note_attempts(promise.uid, promise.node)
+
+    def unconfirmed(self, before: float) -> list[Promise]:
+        """One for each attempt that lost its answer by then."""
+        return [
+            replace(self._promises[node][uid], attempt=attempt)
+            for (uid, node), attempts in self._attempts.items()
+            for attempt, since in attempts.items()
+            if since is not None and since <= before
+        ]
+
+    def withdraw(self, promise: Promise) -> None:
+        """This attempt can no longer succeed. The promise ends if no other attempt can, and the pod is not bound."""
+        attempts = self._attempts.get((promise.uid, promise.node), {})
+        if attempts.pop(promise.attempt, _ABSENT) is not _ABSENT:
+            self._note_attempts(promise.uid, promise.node)
+
+    def _note_attempts(self, uid: PodUid, node: NodeName) -> None:
+        attempts, promise = self._attempts[uid, node], self._promises[node][uid]
+        if promise.state is State.BOUND:
+            return
+        if not attempts:
             self._drop_promise(uid, node)
+            return
+        under_way = any(since is None for since in attempts.values())
+        self._put_promise(replace(promise, state=State.BINDING if under_way else State.UNCONFIRMED))
+
+    def is_gone(self, uid: PodUid) -> bool:
+        return uid in self._gone
 
     def forget(self, uid: PodUid) -> bool:
-        """The pod is gone or finished: free everything it had."""
+        """The pod is gone or finished: free everything it had, for good."""
+        self._gone[uid] = None
+        if len(self._gone) > _MAX_GONE:
+            del self._gone[next(iter(self._gone))]
+        self._held_since.pop(uid, None)
         nodes = self._nodes_of_pod.get(uid, set()).copy()
         for node in nodes:
             self._drop_promise(uid, node)
@@ -299,13 +368,17 @@ class Ledger:
         on_node = self._promises.setdefault(promise.node, {})
         before = on_node.get(promise.uid)
         on_node[promise.uid] = promise
+        if promise.state is State.BOUND:
+            self._attempts.pop((promise.uid, promise.node), None)
+            self._held_since.pop(promise.uid, None)
         self._nodes_of_pod.setdefault(promise.uid, set()).add(promise.node)
         # When our own bind comes back through the watch, only its state is new and the room stays.
-        if before is None or replace(before, state=promise.state, made_at=promise.made_at) != promise:
+        if before is None or _claim(before) != _claim(promise):
             self._recount(promise.node)
 
     def _drop_promise(self, uid: PodUid, node: NodeName) -> None:
         del self._promises[node][uid]
+        self._attempts.pop((uid, node), None)
         if not self._promises[node]:
             del self._promises[node]
         self._nodes_of_pod[uid].discard(node)
@@ -317,3 +390,8 @@ class Ledger:
 
     def _recount(self, name: NodeName) -> None:
         self.board.recount(name, self.promises_on(name))
+
+
+def _claim(promise: Promise) -> Promise:
+    """The part of a promise that takes room."""
+    return replace(promise, state=State.BOUND, made_at=0.0, attempt=0)

@@ -44,4 +44,6 @@ class Promise:
     need_mib: int | None  # None: an undescribed pod
     gpu_indices: tuple[int, ...]
     state: State
+    # When we made it, or when the read that showed it began. A list that began later, without the pod, ends it.
     made_at: float
+    attempt: int = 0  # the bind attempt that this promise belongs to; 0: none of ours

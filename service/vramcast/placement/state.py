@@ -23,7 +23,7 @@ from vramcast.placement.changes import (
 )
 from vramcast.placement.ledger import Ledger
 from vramcast.placement.promises import Demand, Promise, State
-from vramcast.task.pod import NO_METADATA, Pod, PodRecord, to_record
+from vramcast.task.pod import NO_METADATA, Ask, Pod, PodRecord, to_record
 from vramcast.task.task import Task, TaskKey, task_fingerprint, task_key
 from vramcast.task.vocabulary import Level
 
@@ -52,16 +52,16 @@ class ClusterState:
         self._forecaster = forecaster
         self._floors_mib: Mapping[TaskKey, int] = floors_mib if floors_mib is not None else {}
 
-    def apply(self, change: Change, now: float) -> None:
+    def apply(self, change: Change) -> None:
         self.revision += 1
         match change:
-            case PodSeen(pod):
-                self._see_pod(pod, now)
+            case PodSeen(pod, read_at):
+                self._see_pod(pod, read_at)
             case PodGone(uid):
                 self._lose_pod(uid)
             case NodeSeen(node):
                 self.ledger.put_node(node)
-                self._recount_unassigned(node.name, now)
+                self._recount_unassigned(node.name)
             case NodeGone(name):
                 self.ledger.drop_node(name)
             case UnmanagedMemorySeen(name, used_mib):
@@ -127,6 +127,8 @@ class ClusterState:
 
     def begin_placing(self, pod: PodRecord) -> None:
         """Bind promises what filter decided on, even if the annotations have changed by then."""
+        if self.ledger.is_gone(pod.uid):
+            return
         self._being_placed.pop(pod.uid, None)
         if len(self._being_placed) >= _MAX_BEING_PLACED:
             del self._being_placed[next(iter(self._being_placed))]
@@ -144,10 +146,16 @@ class ClusterState:
 
     # ------------------------------------------------------------------ pods that come and go
 
-    def _see_pod(self, pod: PodRecord, now: float) -> None:
+    def _see_pod(self, pod: PodRecord, read_at: float | None) -> None:
+        if self.ledger.is_gone(pod.uid):
+            return  # a read that began before the pod ended
         if pod.finished:
             self._lose_pod(pod.uid)
             return
+        known = self.pods.get(pod.uid)
+        if known is not None and known.node == pod.node is not None:
+            # What a bound pod was given is settled. An edit of its annotations changes nothing.
+            pod = replace(pod, task=known.task, ask=known.ask, invalid=known.invalid, assignment=known.assignment)
         if pod.node is not None:
             self._stop_placing(pod.uid)
         if pod.ask is None and pod.invalid is None:
@@ -156,7 +164,7 @@ class ClusterState:
             return
         self.pods[pod.uid] = pod
         if pod.node is not None:
-            self._promise_bound(pod, pod.node, now)
+            self._promise_bound(pod, pod.node, read_at)
 
     def _lose_pod(self, uid: PodUid) -> None:
         self.pods.pop(uid, None)
@@ -167,17 +175,25 @@ class ClusterState:
         self.unschedulable.discard(uid)
         self._being_placed.pop(uid, None)
 
-    def _promise_bound(self, pod: PodRecord, node: NodeName, now: float) -> None:
+    def _promise_bound(self, pod: PodRecord, node: NodeName, read_at: float | None) -> None:
         if pod.ask is None:
             return
-        indices: tuple[int, ...] = ()
-        need_mib: int | None
+        own = next((p for p in self.ledger.promises_on(node) if p.uid == pod.uid), None)
+        if own is not None and (own.state is State.BOUND or own.attempt):
+            # What our Binding wrote counts, whatever the annotations say by now.
+            self.ledger.promise(replace(own, state=State.BOUND, made_at=max(own.made_at, _made_at(read_at))))
+            return
         if pod.assignment is not None:
-            indices, need_mib = pod.assignment.gpu_indices, pod.assignment.reserved_mib
+            need_mib, indices = pod.assignment.reserved_mib, pod.assignment.gpu_indices
+            self._put_bound(pod, pod.ask, node, need_mib, indices, _made_at(read_at))
         else:
-            need_mib = self._need_on(pod, node)
+            self._put_bound(pod, pod.ask, node, self._need_on(pod, node), (), _made_at(read_at))
+
+    def _put_bound(
+        self, pod: PodRecord, ask: Ask, node: NodeName, need_mib: int | None, indices: tuple[int, ...], made_at: float
+    ) -> None:
         self.ledger.promise(
-            Promise(pod.uid, pod.key, node, pod.ask.resource, pod.ask.count, need_mib, indices, State.BOUND, now)
+            Promise(pod.uid, pod.key, node, ask.resource, ask.count, need_mib, indices, State.BOUND, made_at)
         )
 
     def _need_on(self, pod: PodRecord, node: NodeName) -> int | None:
@@ -192,12 +208,19 @@ class ClusterState:
         pool = gpus.pool(demand.ask.resource) if gpus else None
         return demand.needs_mib[pool.product] if pool else demand.largest_need_mib
 
-    def _recount_unassigned(self, name: NodeName, now: float) -> None:
+    def _recount_unassigned(self, name: NodeName) -> None:
         """Pods that other schedulers bound count at their forecast, which depends on the node's GPUs."""
         for promise in list(self.ledger.promises_on(name)):
             pod = self.pods.get(promise.uid)
-            if pod is not None and pod.node == name and pod.assignment is None and promise.state is State.BOUND:
-                self._promise_bound(pod, name, now)
+            if pod is None or pod.ask is None or pod.node != name or pod.assignment is not None or promise.attempt:
+                continue
+            if promise.state is State.BOUND:
+                self._put_bound(pod, pod.ask, name, self._need_on(pod, name), (), promise.made_at)
+
+
+def _made_at(read_at: float | None) -> float:
+    """The watch orders its own events and lists, so only a read outside of it can be newer than a list."""
+    return float("-inf") if read_at is None else read_at
 
 
 def _version(pod: PodRecord) -> int:
