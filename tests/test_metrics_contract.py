@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from vramcast.forecast.forecaster import PhysicsForecaster
 from vramcast.names import NodeName, PodUid, Product
 from vramcast.outcomes.calibration import MAX_CELLS
 from vramcast.outcomes.outcome import Outcome
+from vramcast.placement.changes import PodGone
 from vramcast.placement.gpus import read_node
 from vramcast.placement.promises import State
 from vramcast.placement.reasons import Reason
@@ -33,7 +35,7 @@ PAGE = Path(__file__).parents[1] / "docs/metrics.md"
 
 # Scraped name, type, labels.
 CONTRACT = {
-    ("vramcast_request_seconds", "histogram", ("verb",)),
+    ("vramcast_request_duration_seconds", "histogram", ("verb",)),
     ("vramcast_request_errors_total", "counter", ("verb", "cause")),
     ("vramcast_node_rejections_total", "counter", ("reason",)),
     ("vramcast_pods_rejected_total", "counter", ("reason",)),
@@ -118,7 +120,8 @@ DETAIL = {
 CLOSED = {
     "verb": {"filter", "prioritize", "bind", "preempt", "forecast", "explain", "state", "records"},
     "cause": {
-        "bad_request", "too_large", "not_synced", "defect", "not_bound", "no_room", Fate.REFUSED, Fate.UNKNOWN,
+        "bad_request", "too_large", "not_synced", "not_leading", "gone", "defect", "not_bound", "no_room", Fate.REFUSED,
+        Fate.UNKNOWN,
     },
     "reason": {reason.label for reason in Reason} - {"fits"},
     "fate": {"bound", "refused", "unknown"},
@@ -180,6 +183,16 @@ def client() -> Client:
     return client
 
 
+class Standby:
+    fenced = True
+    leading = False
+
+    async def await_lead(self) -> None: ...
+
+    def check(self) -> None:
+        raise NotLeading("on standby")
+
+
 async def cause_every_event(client: Client, cluster: FakeCluster) -> None:
     nodes = ["a", "w", "odd", "bare", "unknown"]
     pods = [
@@ -202,6 +215,10 @@ async def cause_every_event(client: Client, cluster: FakeCluster) -> None:
     await client.send("BREW", "/filter")
     await client.send("GET", "/state")
     await client.send("GET", "/records")
+    gone = shared_pod("gone")
+    client.service.apply([PodGone(PodUid("uid-gone"))])
+    await client.filter(gone, nodes)
+    await Client(replace(client.service, leadership=Standby())).filter(shared_pod("standby"), nodes)
     # Only mode observe counts these.
     client.service.metrics.observed_placements.labels(Reason.FITS.label).inc()
 
@@ -280,7 +297,7 @@ def test_units_are_base_units_at_the_end_of_the_name(client: Client) -> None:
 
 
 def test_the_latency_buckets_range_from_under_a_millisecond_to_the_schedulers_timeout(client: Client) -> None:
-    (histogram,) = [family for family in scraped(client) if family.name == "vramcast_request_seconds"]
+    (histogram,) = [family for family in scraped(client) if family.name == "vramcast_request_duration_seconds"]
     bounds = {float(sample.labels["le"]) for sample in histogram.samples if "le" in sample.labels}
     assert min(bounds) < 0.001
     assert {0.001, 0.01, 0.1, 1.0, 5.0, float("inf")} <= bounds

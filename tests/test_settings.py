@@ -260,7 +260,8 @@ def test_telemetry_has_one_source() -> None:
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("prometheus_url", "prometheus:9090"), ("exporter_urls", "http://a:9400, http://b:9400"), ("oom_exit_codes", "1;2"),
+        ("prometheus_url", "prometheus:9090"), ("oom_exit_codes", "1;2"),
+        ("exporter_urls", "http://a:9400, http://b:9400"),
         ("telemetry_memory_metric", "rate(x[5m])"), ("prometheus_selector", 'cluster="a"}'),
         ("telemetry_node_labels", ""),
     ],

@@ -255,7 +255,7 @@ def test_rejections_are_counted_by_reason(client: Client) -> None:
     assert client.metric('vramcast_node_rejections_total{reason="too_small"}') == 2
     assert client.metric('vramcast_node_rejections_total{reason="not_sharing"}') == 1
     assert client.metric('vramcast_pods_rejected_total{reason="too_small"}') == 1
-    assert client.metric('vramcast_request_seconds_count{verb="filter"}') == 1
+    assert client.metric('vramcast_request_duration_seconds_count{verb="filter"}') == 1
 
 
 def test_a_request_without_nodes_is_not_an_error(client: Client) -> None:

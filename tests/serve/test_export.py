@@ -9,7 +9,7 @@ from tests.serve.running import Serve, run_to_the_end
 
 def test_an_export_without_runs_adds_nothing(service: Serve, tmp_path: Path) -> None:
     done = run_to_the_end("export-records", "--url", service.url, "--out", str(tmp_path / "out"))
-    assert (done.returncode, done.stdout) == (0, f"0 runs added to {tmp_path / 'out'}, 0 were there\n")
+    assert (done.returncode, done.stdout) == (0, f"0 runs added to {tmp_path / 'out'}, 0 already present\n")
     assert not (tmp_path / "out").exists()
 
 

@@ -370,7 +370,7 @@ def export_records(
 
     document = fetch_records(url, Credentials(ca_file, cert_file, key_file), named=pod_names)
     exported = write_records(document, out)
-    sys.stdout.write(f"{exported.added} runs added to {out}, {exported.known} were there\n")
+    sys.stdout.write(f"{exported.added} runs added to {out}, {exported.known} already present\n")
 
 
 def main() -> None:

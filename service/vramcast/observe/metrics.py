@@ -48,7 +48,7 @@ class Metrics:
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         self.request_seconds = Histogram(
-            "vramcast_request_seconds", "Time to answer a request", ["verb"],
+            "vramcast_request_duration_seconds", "Time to answer a request", ["verb"],
             buckets=_LATENCY_BUCKETS, registry=self.registry,
         )  # fmt: skip
         self.request_errors = self._counter(
