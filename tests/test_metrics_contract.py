@@ -18,6 +18,7 @@ from tests.fakes import FakeCluster, new_fake_app, new_fake_service, pod_manifes
 from vramcast.app import App
 from vramcast.cluster.seam import BindingWrite, BindResult, Fate
 from vramcast.controllers.candidate import Candidate
+from vramcast.errors import NotLeading
 from vramcast.forecast.forecast import Source
 from vramcast.forecast.forecaster import PhysicsForecaster
 from vramcast.names import NodeName, PodUid, Product
