@@ -195,6 +195,36 @@ def test_tries_leave_time_to_read_the_pod(server: FakeApiServer) -> None:
     assert sum(clock.waited) <= 1.5 * 0.75
 
 
+def bind_after_waiting(server: FakeApiServer, seconds: float, *script: Behaviour) -> tuple[BindResult, Clock]:
+    """A bind that waited this long for a worker."""
+    server.put("pods", pod_on())
+    server.script("bind", *script)
+    clock = Clock()
+    write = replace(WRITE, deadline=clock.now + 1.5)
+    clock.now += seconds
+    return bind(server.transport(), write, timing(clock)), clock
+
+
+@pytest.mark.parametrize("seconds", [1.2, 1.5, 60.0])
+def test_a_bind_that_waited_past_its_deadline_is_not_written_and_certainly_refused(
+    server: FakeApiServer, seconds: float
+) -> None:
+    result, _ = bind_after_waiting(server, seconds)
+    assert result.fate is Fate.REFUSED
+    assert "nothing was written" in result.message
+    assert server.requests == []
+
+
+def test_waiting_for_a_worker_is_part_of_the_deadline(server: FakeApiServer) -> None:
+    result, clock = bind_after_waiting(server, 0.8, *[answers(429)] * 20)
+    assert result.fate is Fate.REFUSED
+    assert 0 < sum(clock.waited) <= 1.5 * 0.75 - 0.8
+
+
+def test_a_bind_that_waited_a_little_is_written(server: FakeApiServer) -> None:
+    assert bind_after_waiting(server, 1.0)[0] == BindResult(Fate.BOUND)
+
+
 def bind_version(server: FakeApiServer, version: str, *script: Behaviour) -> BindResult:
     server.script("bind", *script)
     return bind(server.transport(), replace(WRITE, resource_version=version), timing(Clock()))

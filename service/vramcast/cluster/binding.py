@@ -29,7 +29,10 @@ _ASSIGNMENT: Final = (Written.GPU_INDICES, Written.RESERVED_MEMORY)
 
 @dataclass(frozen=True, slots=True)
 class BindTiming:
-    """`deadline_seconds` covers all tries and reads; keep it below the scheduler's httpTimeout."""
+    """`deadline_seconds` covers all tries and reads; keep it below the scheduler's httpTimeout.
+
+    A write with a `deadline` has less: the time that it waited for a worker counts too.
+    """
 
     deadline_seconds: float = 1.5
     backoff: Backoff = field(default_factory=lambda: Backoff(first_seconds=0.02, longest_seconds=0.3))
@@ -48,8 +51,13 @@ class _Tries:
 
 def bind(transport: Transport, write: BindingWrite, timing: BindTiming) -> BindResult:
     """Never raises for anything that the API server does."""
-    ends_at = timing.clock() + timing.deadline_seconds
-    tries = _try_until_answered(transport, write, timing, ends_at - timing.deadline_seconds * _READ_FRACTION)
+    started = timing.clock()
+    ends_at = started + timing.deadline_seconds if write.deadline is None else write.deadline
+    tries_end_at = ends_at - timing.deadline_seconds * _READ_FRACTION
+    if started >= tries_end_at:
+        # The scheduler is about to retry. A write now could overlap with the next one.
+        return BindResult(Fate.REFUSED, "no time was left to write the Binding, and nothing was written")
+    tries = _try_until_answered(transport, write, timing, tries_end_at)
     answer = tries.answer
     if answer is not None and answer.ok:
         return BindResult(Fate.BOUND)

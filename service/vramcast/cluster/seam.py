@@ -34,6 +34,8 @@ class BindingWrite:
     annotations: Mapping[str, str]
     # If set, the API server refuses the write once the pod has changed.
     resource_version: str = ""
+    # When the caller needs the result, on the monotonic clock. None: one full timeout from when a worker starts.
+    deadline: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
