@@ -27,6 +27,7 @@ from vramcast.api.one_write import OneWriteProtocol
 from vramcast.cluster.seam import Cluster
 from vramcast.cluster.sources import choose_telemetry
 from vramcast.controllers.candidate import CandidateTrial, run_trial
+from vramcast.controllers.forecasting import ForecastFirst
 from vramcast.controllers.leadership import LeaderElectionApi, LeaseFollower, lease_reader
 from vramcast.controllers.learning import Learner
 from vramcast.controllers.maintenance import maintain
@@ -187,7 +188,8 @@ async def _serve(
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, _stop_all, servers)
 
-        cluster.start(_Inbox(loop, service.apply).put)
+        inbox = _Inbox(loop, service.apply)
+        cluster.start(ForecastFirst(service.forecaster, inbox.put).put)
         scheme = "https" if settings.tls_cert_file else "http"
         url = f"{scheme}://{_address(settings.host, settings.port)}"
         log.info("serving", url=url, version=__version__)

@@ -15,7 +15,7 @@ import structlog
 
 from vramcast.cluster.seam import Cluster, PodEvent
 from vramcast.errors import InvalidTask, NotSynced
-from vramcast.forecast.forecast import Forecaster
+from vramcast.forecast.forecaster import CalibratedForecaster
 from vramcast.names import Product
 from vramcast.observe.metrics import Metrics
 from vramcast.outcomes.outcome import Outcome
@@ -96,7 +96,7 @@ class Service:
     settings: Settings
     cluster: Cluster
     state: ClusterState
-    forecaster: Forecaster
+    forecaster: CalibratedForecaster
     tracker: RunTracker
     metrics: Metrics
     leadership: Leadership
@@ -122,6 +122,19 @@ class Service:
             raise NotSynced(
                 f"vramcast has not heard from the API server for {health.stale_seconds:.0f} s: {health.detail}"
             )
+
+    async def make_forecasts(self, pod: PodRecord) -> None:
+        """On a worker, so that deciding only reads the cache. Raises InvalidTask."""
+        task = pod.task
+        while task is not None and (missing := self._missing(task)):
+            await self.offload(self._forecast_all, task, missing)
+
+    def _missing(self, task: Task) -> list[Product]:
+        return [product for product in self.state.ledger.products if not self.forecaster.is_cached(task, product)]
+
+    def _forecast_all(self, task: Task, products: Sequence[Product]) -> None:
+        for product in products:
+            self.forecaster.forecast(task, product)
 
     def apply(self, changes: Sequence[Change]) -> None:
         """Apply changes of the cluster in order, on the event loop.

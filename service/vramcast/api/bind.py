@@ -28,7 +28,7 @@ async def bind_pod(service: Service, body: bytes) -> Reply:
         return Reply(wire.binding_result(text), key, node, text, cause="not_bound")
     try:
         pod = service.state.being_placed(uid) or await _read(service, args)
-        demand = _described_demand(service, pod)
+        demand = await _described_demand(service, pod)
         fenced = service.leadership.fenced and pod.matters
         write = BindingWrite(uid, args.pod_namespace, args.pod_name, node, {}, pod.resource_version if fenced else "")
         if fenced:
@@ -52,9 +52,10 @@ async def _read(service: Service, args: wire.BindingArgs) -> PodRecord:
     return pod
 
 
-def _described_demand(service: Service, pod: PodRecord) -> Demand | None:
+async def _described_demand(service: Service, pod: PodRecord) -> Demand | None:
     """None: filter let the pod pass without a promise, and so does bind."""
     try:
+        await service.make_forecasts(pod)
         demand = service.state.demand(pod)
     except InvalidTask:
         return None

@@ -26,6 +26,7 @@ async def filter_nodes(service: Service, body: bytes) -> Reply:
         why = "mode observe" if service.observes else "asks for no GPU"
         return Reply(wire.everything_passes(args), pod.key, decision=f"passes: {why}")
     try:
+        await service.make_forecasts(pod)
         demand = state.demand(pod)
     except InvalidTask as error:
         return _filter_undescribed(service, args, pod, error)

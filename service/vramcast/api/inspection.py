@@ -55,6 +55,7 @@ async def explain_pod(service: Service, body: bytes, query: Mapping[str, str]) -
     """What filter would answer now, for every GPU of every node; paged like /state."""
     pod = await _read_manifest(service, body)
     try:
+        await service.make_forecasts(pod)
         demand = service.state.demand(pod)
     except InvalidTask as error:
         shown = {"pod": pod.key, "error": str(error), "policy": service.settings.undescribed, "nodes": []}

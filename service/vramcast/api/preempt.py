@@ -17,6 +17,7 @@ async def preempt_pods(service: Service, body: bytes) -> Reply:
     pod = to_record(args.pod)
     victims = _meta_victims(args)
     try:
+        await service.make_forecasts(pod)
         demand = service.state.demand(pod)
     except InvalidTask:
         demand = None

@@ -16,8 +16,8 @@ async def prioritize_nodes(service: Service, body: bytes) -> Reply:
     args = wire.decode_args(body)
     pod = service.state.read(args.pod)
     ledger = service.state.ledger
+    demand = None if service.observes else await _demand(service, pod)
     asked = wire.ask_board(args, ledger.board)
-    demand = None if service.observes else _demand(service, pod)
     if demand is None:
         nothing = np.zeros(len(asked.columns), dtype=np.int64)
         return Reply(wire.priorities(asked, nothing), pod.key, decision="no preference")
@@ -26,9 +26,10 @@ async def prioritize_nodes(service: Service, body: bytes) -> Reply:
     return Reply(wire.priorities(asked, scores), pod.key, decision=f"best {best} of {len(scores)} nodes")
 
 
-def _demand(service: Service, pod: PodRecord) -> Demand | None:
+async def _demand(service: Service, pod: PodRecord) -> Demand | None:
     """None: no reason to prefer any node."""
     try:
+        await service.make_forecasts(pod)
         demand = service.state.demand(pod)
     except InvalidTask:
         return None

@@ -77,7 +77,7 @@ async def requeue_unschedulable(service: Service) -> None:
         return
     unschedulable = service.state.unschedulable
     for entry in unschedulable.due(service.clock(), _CHECKS_A_TICK):
-        fits = _fits_now(service, entry.pod)
+        fits = await _fits_now(service, entry.pod)
         unschedulable.postpone(entry.pod.uid, service.clock(), requeued=fits)
         if not fits:
             continue
@@ -90,8 +90,9 @@ async def requeue_unschedulable(service: Service) -> None:
         log.info("requeued: there is room now", pod=entry.pod.key)
 
 
-def _fits_now(service: Service, pod: PodRecord) -> bool:
+async def _fits_now(service: Service, pod: PodRecord) -> bool:
     try:
+        await service.make_forecasts(pod)
         demand = service.state.demand(pod)
     except InvalidTask:
         return False

@@ -11,7 +11,7 @@ from vramcast.errors import FieldError, InvalidTask
 from vramcast.forecast import physics
 from vramcast.forecast.catalog import Catalog, CatalogUnusable, builtin_catalog
 from vramcast.forecast.description import Description, decode_profile
-from vramcast.forecast.forecast import UNADJUSTED, Adjustment, Forecast, Forecaster, Part, Source
+from vramcast.forecast.forecast import UNADJUSTED, Adjustment, Forecast, Part, Source
 from vramcast.forecast.physics import bound_factor
 from vramcast.forecast.summary import MATCH_MARGIN, catalog_match, layers_of
 from vramcast.hardware.products import PRODUCTS, calibration_note
@@ -30,8 +30,12 @@ class CachingForecaster(ABC):
     def __init__(self, default_risk: float) -> None:
         self._default_risk = default_risk
         self._cache: dict[tuple[Task, Product], Forecast] = {}
-        # The forecasting thread fills the cache ahead of time; the event loop reads it.
+        # Other threads fill the cache; the event loop reads it.
         self._lock = threading.Lock()
+
+    def is_cached(self, task: Task, product: Product) -> bool:
+        """False: `forecast` would take milliseconds. The user's own number takes no time."""
+        return task.level is Level.GIVEN or (task, product) in self._cache
 
     def forecast(self, task: Task, product: Product) -> Forecast:
         key = (task, product)
@@ -161,14 +165,17 @@ class CalibratedForecaster:
     `calibrator` None: the artifact's own bounds.
     """
 
-    def __init__(self, base: Forecaster, calibrator: Calibrates | None) -> None:
+    def __init__(self, base: CachingForecaster, calibrator: Calibrates | None) -> None:
         self.use(base, calibrator)
 
     @property
-    def base(self) -> Forecaster:
+    def base(self) -> CachingForecaster:
         return self._active[0]
 
-    def use(self, base: Forecaster, calibrator: Calibrates | None) -> None:
+    def is_cached(self, task: Task, product: Product) -> bool:
+        return self.base.is_cached(task, product)
+
+    def use(self, base: CachingForecaster, calibrator: Calibrates | None) -> None:
         # One reference, replaced as a whole, because several threads forecast.
         cache: dict[tuple[Task, Product], tuple[int, Forecast]] = {}
         self._active = base, calibrator, cache

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from vramcast.errors import InvalidTask
 from vramcast.forecast.forecast import Forecast, Forecaster
 from vramcast.names import NodeName, PodUid, Product, Resource
+from vramcast.placement.board import MAX_MIB
 from vramcast.placement.changes import (
     Change,
     NodeGone,
@@ -111,9 +112,10 @@ class ClusterState:
         return self.product_on(pod.node, pod.ask.resource) if pod.ask else Product("")
 
     def forecast_of(self, pod: PodRecord) -> Forecast | None:
-        """On the GPUs that the pod sits on; None if it cannot be forecast."""
+        """On the GPUs that the pod sits on; None if they are unknown, or the task cannot be forecast."""
+        product = self.product_of(pod)
         try:
-            return self._forecaster.forecast(pod.task, self.product_of(pod)) if pod.task else None
+            return self._forecaster.forecast(pod.task, product) if pod.task and product else None
         except InvalidTask:
             return None
 
@@ -186,8 +188,10 @@ class ClusterState:
         if pod.assignment is not None:
             need_mib, indices = pod.assignment.reserved_mib, pod.assignment.gpu_indices
             self._put_bound(pod, pod.ask, node, need_mib, indices, _made_at(read_at))
-        else:
-            self._put_bound(pod, pod.ask, node, self._need_on(pod, node), (), _made_at(read_at))
+            return
+        # Until its need is known, a pod that is there takes all: a defect of ours must not give its memory away.
+        self._put_bound(pod, pod.ask, node, MAX_MIB, (), _made_at(read_at))
+        self._put_bound(pod, pod.ask, node, self._need_on(pod, node), (), _made_at(read_at))
 
     def _put_bound(
         self, pod: PodRecord, ask: Ask, node: NodeName, need_mib: int | None, indices: tuple[int, ...], made_at: float
