@@ -80,6 +80,10 @@ class Exchange:
     def end(self) -> None:
         self._handler.wfile.write(b"0\r\n\r\n")
 
+    def close(self) -> None:
+        """Closes the connection (FIN). In a stream, the last chunk is missing."""
+        self._handler.close_connection = True
+
     def reset(self) -> None:
         """Aborts the connection (RST)."""
         self._handler.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
@@ -204,6 +208,7 @@ class FakeApiServer:
         self._scripts: dict[str, deque[Behaviour]] = defaultdict(deque)
         self._changed = threading.Condition(threading.RLock())
         self._stream_epoch = 0
+        self._finish: Callable[[Exchange], None] = Exchange.end
         self._snapshots: dict[str, list[Json]] = {}
         self._server = _Server(("127.0.0.1", 0), _Handler)
         self._server.fake = self
@@ -254,9 +259,10 @@ class FakeApiServer:
                 store.forgotten_before = self._revision
                 store.history.clear()
 
-    def end_streams(self) -> None:
-        """Ends all open watches properly."""
+    def end_streams(self, finish: Callable[[Exchange], None] = Exchange.end) -> None:
+        """Ends all open watches: properly, or with `Exchange.close` or `Exchange.reset`."""
         with self._changed:
+            self._finish = finish
             self._stream_epoch += 1
             self._changed.notify_all()
 
@@ -324,7 +330,7 @@ class FakeApiServer:
         exchange.begin()
         for line in self.lines_after(exchange.request):
             exchange.write(line)
-        exchange.end()
+        self._finish(exchange)
 
     def lines_after(self, request: Request) -> Any:
         """Past and future events after the request's resource version, until streams are ended."""

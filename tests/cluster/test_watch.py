@@ -16,7 +16,6 @@ from tests.cluster.fake_apiserver import (
     answers,
     breaks_after,
     event_line,
-    falls_silent,
     gone_in_stream,
     resets,
 )
@@ -131,7 +130,7 @@ def test_a_stream_that_ends_is_resumed_at_once(server: FakeApiServer) -> None:
         assert server.received("watch pods")[-1].query["resourceVersion"] == version
         assert len(server.received("list pods")) == 1
         pods = watch.cluster.watch_stats()[1]
-        assert pods.reconnects[StreamEnd.ENDED] == 1
+        assert pods.renewals == 1
         assert pods.events == 2
 
 
@@ -150,7 +149,7 @@ def test_a_watch_requests_bookmarks_and_a_timeout(server: FakeApiServer) -> None
     with watching(server):
         query = server.received("watch pods")[0].query
         assert query["allowWatchBookmarks"] == "true"
-        assert 240 <= int(query["timeoutSeconds"]) <= 360
+        assert 16 <= int(query["timeoutSeconds"]) <= 24
         assert query["fieldSelector"] == "status.phase!=Succeeded,status.phase!=Failed"
 
 
@@ -204,14 +203,6 @@ def test_a_failed_watch_is_retried_without_a_new_list(server: FakeApiServer, tro
         watch.seen.until(lambda seen: "uid-a" in seen.pods)
         assert watch.pauses.real == [0.1, 0.2]
         assert len(server.received("list pods")) == 1
-
-
-def test_a_quiet_stream_is_replaced(server: FakeApiServer) -> None:
-    server.script("watch pods", falls_silent)
-    with watching(server, quiet_seconds=0.2) as watch:
-        server.put("pods", shared_pod("a"))
-        watch.seen.until(lambda seen: "uid-a" in seen.pods)
-        assert watch.cluster.watch_stats()[1].reconnects[StreamEnd.QUIET] >= 1
 
 
 def test_invalid_data_in_a_stream_restarts_it(server: FakeApiServer) -> None:
@@ -334,7 +325,6 @@ def test_nothing_is_lost_whatever_happens(server: FakeApiServer, seed: int) -> N
 
 def test_health_describes_both_watches(server: FakeApiServer) -> None:
     with watching(server) as watch:
-        assert watch.cluster.health().stale_seconds == 0.0
         assert watch.cluster.health().detail == "watching nodes; watching pods"
 
 

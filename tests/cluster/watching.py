@@ -77,11 +77,21 @@ class Pauses:
         return [seconds for seconds in self.seconds if seconds > 0]
 
 
+class Clock:
+    """Stands still until a test moves it."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
 class Watching:
-    def __init__(self, server: FakeApiServer, sink: Sink | None = None, quiet_seconds: float = 20.0) -> None:
+    def __init__(self, server: FakeApiServer, sink: Sink | None = None, timing: Timing | None = None) -> None:
         self.seen = StateSink()
         self.pauses = Pauses()
-        timing = Timing(quiet_seconds=quiet_seconds, backoff=STEADY)
+        timing = timing or Timing(backoff=STEADY)
         self.cluster = KubernetesCluster(server.transport(), timing=timing, pause=self.pauses)
         self.sink = sink or self.seen
 
@@ -96,9 +106,9 @@ class Watching:
 
 
 @contextmanager
-def watching(server: FakeApiServer, sink: Sink | None = None, quiet_seconds: float = 20.0) -> Iterator[Watching]:
+def watching(server: FakeApiServer, sink: Sink | None = None, timing: Timing | None = None) -> Iterator[Watching]:
     """Started, listed and connected."""
-    running = Watching(server, sink, quiet_seconds)
+    running = Watching(server, sink, timing)
     running.start()
     try:
         running.wait_synced()

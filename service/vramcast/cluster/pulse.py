@@ -1,4 +1,13 @@
-"""The health of one watch: written by its thread, read by health checks and metrics."""
+"""The health of one watch: written by its thread, read by health checks and metrics.
+
+Staleness is the time since the last sign of life. These are signs of life:
+
+- data: a page of a list, an event, a bookmark
+- a stream that the server ends in good order
+- a stream that the server opens, unless the one before was opened and then delivered nothing
+
+An open connection is none, because it looks the same if the server is gone.
+"""
 
 from __future__ import annotations
 
@@ -20,12 +29,13 @@ class StreamEnd(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class WatchStats:
-    """Counters since the start. `reconnects` has a count for every StreamEnd."""
+    """Counters since the start. `reconnects` has a count for every StreamEnd but ENDED, which `renewals` counts."""
 
     resource: str
     events: int
     lists: int
     reconnects: Mapping[StreamEnd, int]
+    renewals: int
     synced: bool
     connected: bool
     stale_seconds: float
@@ -38,6 +48,8 @@ class Pulse:
     def __init__(self, resource: str, clock: Callable[[], float]) -> None:
         self.synced = False
         self.connected = False
+        # The last stream was opened but has not delivered anything.
+        self.in_doubt = False
         self._resource = resource
         self._clock = clock
         self._last_sign = clock()
@@ -49,6 +61,7 @@ class Pulse:
     def beat(self, events: int = 0) -> None:
         """Call when data arrives from the server."""
         self._last_sign = self._clock()
+        self.in_doubt = False
         self._events += events
 
     def listed(self) -> None:
@@ -57,13 +70,14 @@ class Pulse:
         self.synced = True
 
     def connect(self) -> None:
-        self.beat()
+        if not self.in_doubt:
+            self.beat()
+        self.in_doubt = True
         self.connected = True
         self._last_error = ""
 
     def end(self, ending: StreamEnd, error: str = "") -> None:
-        if self.connected and ending is not StreamEnd.QUIET:
-            # A connection that ends or breaks has delivered everything until now. A quiet one may not have.
+        if ending is StreamEnd.ENDED:
             self.beat()
         self.connected = False
         self._endings[ending] += 1
@@ -71,14 +85,17 @@ class Pulse:
 
     @property
     def stale_seconds(self) -> float:
-        return 0.0 if self.connected else max(0.0, self._clock() - self._last_sign)
+        return max(0.0, self._clock() - self._last_sign)
 
     def stats(self) -> WatchStats:
+        endings = dict(self._endings)
+        renewals = endings.pop(StreamEnd.ENDED)
         return WatchStats(
             self._resource,
             self._events,
             self._lists,
-            dict(self._endings),
+            endings,
+            renewals,
             self.synced,
             self.connected,
             self.stale_seconds,

@@ -7,6 +7,20 @@ Recovery has three levels, one method each:
     _one_stream        until it ends, breaks or goes quiet
 
 No event is lost, because `_revision` advances only after the sink has the events before it.
+
+An idle watch must show that it is alive before the view counts as stale (`stale_after_seconds`). Bookmarks come about
+once a minute, which is too late for the default limit of 60 s. So each watch asks the server to end it sooner: that end
+is a sign of life, and a new watch is one cheap request. The server sends a bookmark two seconds before that end, so the
+next watch starts from a recent resource version. For the default limit:
+
+    16 to 24 s   `timeoutSeconds` of a watch: a third of the limit, with jitter so that watches do not end together
+     5 s more    then the read times out: the server or the path to it is gone
+     3 + 10 s    to connect, and for the answer
+     2 s         a probe: after a stream that delivered nothing, a short one must deliver or end in good order
+    ----------
+    44 s         so one dead connection and one slow answer do not make the view stale
+
+TCP keepalive (`connection.py`) is slower than the read timeout. It covers pooled connections that nobody reads from.
 """
 
 from __future__ import annotations
@@ -40,8 +54,11 @@ from vramcast.task.pod import NO_METADATA, Pod
 
 PAGE_ITEMS = 500
 LIST_SECONDS = 60.0
+PROBE_SECONDS = 2
 # An empty stream that ends sooner than this counts as a failure.
 _SHORT_SECONDS = 1.0
+# Even if the view may be older: a dead connection should be noticed within half a minute.
+_LONGEST_LIMIT_SECONDS = 60.0
 
 T = TypeVar("T", bound=Node | Pod)
 I = TypeVar("I")  # noqa: E741 - the object of an event
@@ -55,12 +72,22 @@ class WatchEvent(msgspec.Struct, Generic[I], frozen=True, gc=False):
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """`quiet_seconds`: bookmarks come about every minute, so a stream is given up after two missing ones."""
+    """The defaults suit a view that may be 60 s old; see the top of this file."""
 
-    watch_seconds: float = 300.0
-    quiet_seconds: float = 150.0
+    watch_seconds: float = 20.0
+    grace_seconds: float = 5.0
+    answer_seconds: float = 10.0
     backoff: Backoff = field(default_factory=Backoff)
     clock: Callable[[], float] = time.monotonic
+
+    @classmethod
+    def for_limit(cls, stale_after_seconds: float, backoff: Backoff | None = None) -> Timing:
+        limit = min(stale_after_seconds, _LONGEST_LIMIT_SECONDS)
+        return cls(limit / 3, max(1.0, limit / 12), max(1.0, limit / 6), backoff or Backoff())
+
+    def next_watch_seconds(self) -> int:
+        """The API server takes whole seconds."""
+        return max(1, int(self.watch_seconds * (0.8 + 0.4 * self.backoff.jitter())))
 
 
 @dataclass(slots=True)
@@ -153,8 +180,13 @@ class Watch(Generic[T]):
 
     def _one_stream(self) -> None:
         began = self._timing.clock()
+        seconds = PROBE_SECONDS if self._pulse.in_doubt else self._timing.next_watch_seconds()
         stream = self._transport.stream(
-            Action("watch", self._reader.resource), self._reader.path, self._watch_query(), self._timing.quiet_seconds
+            Action("watch", self._reader.resource),
+            self._reader.path,
+            self._watch_query(seconds),
+            quiet_seconds=seconds + self._timing.grace_seconds,
+            answer_seconds=self._timing.answer_seconds,
         )
         self._stream = stream
         try:
@@ -214,15 +246,13 @@ class Watch(Generic[T]):
 
     # --- streams
 
-    def _watch_query(self) -> dict[str, str | int]:
-        # Jitter, so that watches do not all reconnect in the same second.
-        seconds = self._timing.watch_seconds * (0.8 + 0.4 * self._timing.backoff.jitter())
+    def _watch_query(self, seconds: int) -> dict[str, str | int]:
         return {
             **self._reader.query,
             "watch": "true",
             "allowWatchBookmarks": "true",
             "resourceVersion": self._revision,
-            "timeoutSeconds": max(1, int(seconds)),
+            "timeoutSeconds": seconds,
         }
 
     def _follow(self, stream: Stream) -> bool:
