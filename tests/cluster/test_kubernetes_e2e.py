@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -69,8 +70,8 @@ def test_existing_and_new_objects_are_reported(api: Api, cluster: KubernetesClus
     api.create_pod(pod("web", scheduler="nobody"))
     seen.until(lambda s: after["metadata"]["uid"] in s.pods)
     assert {record.name for record in seen.pods.values()} == {"before", "after"}
-    eventually(lambda: cluster.health().stale_seconds == 0.0, what="both watches connected")
-    assert cluster.health().detail == "watching nodes; watching pods"
+    eventually(lambda: cluster.health().detail == "watching nodes; watching pods")
+    assert cluster.health().stale_seconds < 60
 
 
 def test_a_bind_writes_node_and_assignment_and_the_watch_shows_both(
@@ -158,14 +159,15 @@ def test_no_change_is_lost_when_the_api_server_restarts(
     plane.apiserver.kill()
     # Nothing listens on the port, so nothing was sent: the refusal is certain.
     assert cluster.bind(write_for(created[0])).fate is Fate.REFUSED
-    eventually(lambda: cluster.health().stale_seconds > 0)
+    eventually(lambda: not any(watch.connected for watch in cluster.watch_stats()))
     plane.start_apiserver()
+    started_at = time.monotonic()
     api.delete_pods([f"task-{i}" for i in range(10)])
     more = api.create_pods([shared_pod(f"more-{i}", "1Gi", scheduler="nobody") for i in range(10)])
     assert cluster.bind(write_for(created[10])).fate is Fate.BOUND
     expected = {p["metadata"]["uid"] for p in [*created[10:], *more]}
     seen.until(lambda s: s.pods.keys() == expected and s.pods[created[10]["metadata"]["uid"]].node == "gpu-0")
-    eventually(lambda: cluster.health().stale_seconds == 0.0)
+    eventually(lambda: cluster.health().stale_seconds < time.monotonic() - started_at, what="news on both watches")
 
 
 def test_a_missing_permission_is_named(plane: ControlPlane, api: Api) -> None:
