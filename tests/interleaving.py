@@ -21,6 +21,7 @@ from vramcast.names import NodeName, PodUid
 from vramcast.placement.changes import Change, NodeSeen, PodGone, PodSeen
 from vramcast.settings import load_settings
 from vramcast.task.pod import Pod, PodRecord, to_record
+from vramcast.workers import Workers
 
 # One GPU of 40 GiB, less the driver's reserve.
 NODE = "a"
@@ -70,7 +71,8 @@ class World:
         self.calls = Calls()
         made = load_settings({"hold_wait_seconds": 0, **settings}, {})
         base = PhysicsForecaster(made.default_oom_risk)
-        self.app: App = build(made, self.cluster, self.calls.offload, base=base, clock=self.clock, wall=self.clock)
+        workers = Workers.all(self.calls.offload)
+        self.app: App = build(made, self.cluster, workers, base=base, clock=self.clock, wall=self.clock)
         self.service, self.client = self.app.service, Client(self.app.service)
         self.apply(*(NodeSeen(sharing_node(name, 1)) for name in nodes), *listed([NodeName(name) for name in nodes]))
 

@@ -119,13 +119,13 @@ def test_no_telemetry_adds_room_beyond_what_the_promises_leave(given: list[Serie
         promise(name, need, index % 2) for index, (name, need) in enumerate(zip("pqrs", needs_mib, strict=False))
     ]
     state = ClusterState(Ledger(), PhysicsForecaster(0.05))
-    state.apply(NodeSeen(sharing_node("a", gpus=2)), 0.0)
+    state.apply(NodeSeen(sharing_node("a", gpus=2)))
     for each in promises:
         state.ledger.promise(each)
     before = [view.room_mib for view in state.ledger.device_views(NODE)]
     tenancy = tenancy_of(*promises)
     for name, (_, used_mib) in study(Observer(), tenancy, *given).unmanaged_mib.items():
-        state.apply(UnmanagedMemorySeen(name, used_mib), 0.0)
+        state.apply(UnmanagedMemorySeen(name, used_mib))
     after = [view.room_mib for view in state.ledger.device_views(NODE)]
     assert all(now <= then for now, then in zip(after, before, strict=True))
     assert sorted(p.uid for p in state.ledger.promises()) == sorted(p.uid for p in promises)
