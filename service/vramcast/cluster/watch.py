@@ -8,10 +8,10 @@ Recovery has three levels, one method each:
 
 No event is lost, because `_revision` advances only after the sink has the events before it.
 
-An idle watch must show that it is alive before the view counts as stale (`stale_after_seconds`). Bookmarks come about
-once a minute, which is too late for the default limit of 60 s. So each watch asks the server to end it sooner: that end
-is a sign of life, and a new watch is one cheap request. The server sends a bookmark two seconds before that end, so the
-next watch starts from a recent resource version. For the default limit:
+An idle watch must show that it is alive before the view counts as stale (`stale_after_seconds`). Bookmarks do not:
+they come about once a minute, and not at all while the resource version stays the same. So each watch asks the server
+to end it well before the limit. That end is a sign of life, and a new watch is one cheap request. For the default limit
+of 60 s:
 
     16 to 24 s   `timeoutSeconds` of a watch: a third of the limit, with jitter so that watches do not end together
      5 s more    then the read times out: the server or the path to it is gone
