@@ -14,7 +14,7 @@ when answers come late or twice:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -22,18 +22,24 @@ import numpy as np
 from vramcast.hardware.vendors import SHARED_GPU
 from vramcast.names import NodeName, PodUid, Product, Resource
 from vramcast.placement import fit
-from vramcast.placement.board import Board, DeviceView, Mibs, Sweep
+from vramcast.placement.board import Board, Bools, DeviceView, Mibs, Sweep
 from vramcast.placement.fit import Decision
 from vramcast.placement.gpus import NodeGpus
 from vramcast.placement.name_index import Ints
+from vramcast.placement.promise_book import PromiseBook
 from vramcast.placement.promises import Demand, Promise, State
 from vramcast.placement.reasons import Reason
 
 # After its holds, a pod that was not bound waits this many times as long before it may hold again.
 _HOLD_REST = 3
+# A hold on the node that the scheduler has chosen lasts this many times as long: a volume may be made meanwhile.
+_NOMINATED_TTLS = 10
+# The members of a gang are bound or nominated this soon after its last one was filtered, or not at all.
+_GANG_SETTLE_SECONDS = 1.0
+# The same if one of them fits nowhere. Then hardly any gang is placed, and others should not wait for it.
+_GANG_FAILED_SECONDS = 0.05
 # More pods than end while one read of the API server is under way.
 _MAX_GONE = 100_000
-_ABSENT = object()
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,23 +52,22 @@ class Hold:
     columns: Ints
     gpus: Ints
     needs_mib: Mibs
+    held_at: float
     expires_at: float
     sweep: Sweep  # which chose the nodes
     layout: int  # of the board at that time
+    gang: str = ""
+    nominated: bool = False  # the scheduler has chosen the node, and waits before it binds
 
 
-class Ledger:
+class Ledger(PromiseBook):
     """`count_devices`: also count free devices, where no kube-scheduler has done so first."""
 
     def __init__(self, *, hold_ttl_seconds: float = 30.0, count_devices: bool = False) -> None:
+        super().__init__()
         self._hold_ttl_seconds = hold_ttl_seconds
         self._count_devices = count_devices
         self._board = Board()
-        self._promises: dict[NodeName, dict[PodUid, Promise]] = {}
-        self._nodes_of_pod: dict[PodUid, set[NodeName]] = {}
-        # By pod and node, the attempts that may still succeed, with the time at which each lost its answer.
-        self._attempts: dict[tuple[PodUid, NodeName], dict[int, float | None]] = {}
-        self._last_attempt = 0
         self._gone: dict[PodUid, None] = {}
         self._entered_holds: dict[PodUid, Hold] = {}
         self._pending_hold: tuple[Decision, float] | None = None
@@ -153,15 +158,37 @@ class Ledger:
     def holds(self) -> Mapping[PodUid, Hold]:
         return self._holds
 
+    def start_over(self, demand: Demand, now: float) -> None:
+        """A filter call begins. The pod's own hold ends: the scheduler has dropped the nodes of the call before.
+
+        The scheduler filters all members of a gang in a row. A member that is filtered again starts its gang over. A
+        pod from outside shows that the row has ended: the members are about to be bound or nominated, or they failed.
+        """
+        again = self.release_hold(demand.uid)
+        for hold in [hold for hold in self._holds.values() if hold.gang and not hold.nominated]:
+            if hold.gang != demand.gang:
+                self._shorten(hold, now + _GANG_SETTLE_SECONDS)
+            elif again:
+                self.release_hold(hold.uid)
+
+    def give_up(self, demand: Demand, now: float) -> None:
+        """The pod fits nowhere, so its gang will hardly be placed."""
+        for hold in [hold for hold in self._holds.values() if hold.gang and hold.gang == demand.gang]:
+            if not hold.nominated:
+                self._shorten(hold, now + _GANG_FAILED_SECONDS)
+
+    def _shorten(self, hold: Hold, expires_at: float) -> None:
+        self._holds[hold.uid] = replace(hold, expires_at=min(hold.expires_at, expires_at))
+
     def hold(self, decision: Decision, now: float) -> None:
         """Hold the pod's need on every node that it was offered, until it is bound, gone or too late.
 
         Whole GPUs need no hold: the scheduler and the device plugin count them. The arrays are updated when they are
         next read, so that the answer to the scheduler does not wait for them.
         """
-        uid = decision.demand.uid
-        self.release_hold(uid)
-        if uid not in self._gone and self._may_hold(uid, now):
+        demand = decision.demand
+        self.release_hold(demand.uid)
+        if demand.uid not in self._gone and (demand.gang or self._may_hold(demand.uid, now)):
             self._pending_hold = decision, now
 
     def _may_hold(self, uid: PodUid, now: float) -> bool:
@@ -170,6 +197,20 @@ class Ledger:
         if now - since >= _HOLD_REST * self._hold_ttl_seconds:
             since = self._held_since[uid] = now
         return now - since < self._hold_ttl_seconds
+
+    def nominate(self, uid: PodUid, node: NodeName) -> None:
+        """The scheduler has chosen this node, and waits for a volume, a device or a gang. The other nodes are free."""
+        hold = self._holds.get(uid)
+        if hold is None or hold.nominated:
+            return
+        keep = hold.columns == self.board.columns([node])[0]
+        self.release_hold(uid)
+        if keep.any():
+            self._narrow(hold, keep, hold.held_at + _NOMINATED_TTLS * self._hold_ttl_seconds, nominated=True)
+
+    def is_nominated(self, uid: PodUid) -> bool:
+        hold = self._holds.get(uid)
+        return hold is not None and hold.nominated
 
     def enter_pending_hold(self) -> None:
         if self._pending_hold is not None:
@@ -191,7 +232,7 @@ class Ledger:
             return
         hold = Hold(
             demand.uid, demand.pod, demand.ask.resource, columns, sweep.gpus(columns), sweep.needs_mib[columns],
-            self._held_since.get(demand.uid, now) + self._hold_ttl_seconds, sweep, self.board.layout,
+            now, self._held_since.get(demand.uid, now) + self._hold_ttl_seconds, sweep, self.board.layout, demand.gang,
         )  # fmt: skip
         self._holds[demand.uid] = hold
         self._apply(hold, 1)
@@ -224,12 +265,16 @@ class Ledger:
             if keep.all():
                 continue
             self.release_hold(uid)
-            rest = replace(
-                hold, columns=hold.columns[keep], gpus=hold.gpus[:, keep],
-                needs_mib=hold.needs_mib[keep],
-            )  # fmt: skip
-            self._holds[uid] = rest
-            self._apply(rest, 1)
+            self._narrow(hold, keep, hold.expires_at, nominated=hold.nominated)
+
+    def _narrow(self, hold: Hold, keep: Bools, expires_at: float, *, nominated: bool) -> None:
+        """Put back a part of a hold that was released."""
+        columns, gpus, needs_mib = hold.columns[keep], hold.gpus[:, keep], hold.needs_mib[keep]
+        rest = replace(
+            hold, columns=columns, gpus=gpus, needs_mib=needs_mib, expires_at=expires_at, nominated=nominated
+        )
+        self._holds[hold.uid] = rest
+        self._apply(rest, 1)
 
     # ------------------------------------------------------------------ promising
 
@@ -268,11 +313,6 @@ class Ledger:
         self._put_promise(promise)
         return promise
 
-    def _new_attempt(self, uid: PodUid, node: NodeName) -> int:
-        self._last_attempt += 1
-        self._attempts.setdefault((uid, node), {})[self._last_attempt] = None
-        return self._last_attempt
-
     def promise(self, promise: Promise) -> None:
         """The API server shows this pod on this node, so it counts there and nowhere else, room or not."""
         if promise.uid in self._gone:
@@ -280,6 +320,7 @@ class Ledger:
         for node in self._nodes_of_pod.get(promise.uid, set()) - {promise.node}:
             self._drop_promise(promise.uid, node)
         self.release_hold(promise.uid)
+        self._held_since.pop(promise.uid, None)
         self._put_promise(promise)
 
     def confirm(self, promise: Promise, now: float) -> None:
@@ -287,38 +328,6 @@ class Ledger:
         known = self._promises.get(promise.node, {}).get(promise.uid)
         if known is None or known.state is not State.BOUND:
             self.promise(replace(promise, state=State.BOUND, made_at=now))
-
-    def leave_unconfirmed(self, promise: Promise, now: float) -> None:
-        """This attempt got no answer, and may still succeed."""
-        attempts = self._attempts.get((promise.uid, promise.node), {})
-        if promise.attempt in attempts:
-            attempts[promise.attempt] = now
-            self._note_attempts(promise.uid, promise.node)
-
-    def unconfirmed(self, before: float) -> list[Promise]:
-        """One for each attempt that lost its answer by then."""
-        return [
-            replace(self._promises[node][uid], attempt=attempt)
-            for (uid, node), attempts in self._attempts.items()
-            for attempt, since in attempts.items()
-            if since is not None and since <= before
-        ]
-
-    def withdraw(self, promise: Promise) -> None:
-        """This attempt can no longer succeed. The promise ends if no other attempt can, and the pod is not bound."""
-        attempts = self._attempts.get((promise.uid, promise.node), {})
-        if attempts.pop(promise.attempt, _ABSENT) is not _ABSENT:
-            self._note_attempts(promise.uid, promise.node)
-
-    def _note_attempts(self, uid: PodUid, node: NodeName) -> None:
-        attempts, promise = self._attempts[uid, node], self._promises[node][uid]
-        if promise.state is State.BOUND:
-            return
-        if not attempts:
-            self._drop_promise(uid, node)
-            return
-        under_way = any(since is None for since in attempts.values())
-        self._put_promise(replace(promise, state=State.BINDING if under_way else State.UNCONFIRMED))
 
     def is_gone(self, uid: PodUid) -> bool:
         return uid in self._gone
@@ -340,58 +349,15 @@ class Ledger:
             uid for uid, nodes in self._nodes_of_pod.items()
             if uid not in present and all(self._promises[node][uid].made_at < listed_at for node in nodes)
         ]  # fmt: skip
-        gone += [
-            uid
-            for uid, hold in self._holds.items()
-            if uid not in present and hold.expires_at - self._hold_ttl_seconds < listed_at
-        ]
+        gone += [uid for uid, hold in self._holds.items() if uid not in present and hold.held_at < listed_at]
         for uid in gone:
             self.forget(uid)
         return gone
 
-    def promise_of(self, uid: PodUid) -> Promise | None:
-        """The pod's promise; the most certain one if an unconfirmed bind left several."""
-        promises = [self._promises[node][uid] for node in self._nodes_of_pod.get(uid, ())]
-        return max(promises, key=lambda promise: (promise.state is State.BOUND, promise.made_at), default=None)
-
-    def promises_on(self, node: NodeName) -> Iterable[Promise]:
-        return self._promises.get(node, {}).values()
-
-    def promises(self) -> Iterator[Promise]:
-        for on_node in self._promises.values():
-            yield from on_node.values()
-
     def device_views(self, name: NodeName) -> list[DeviceView]:
         return self.board.device_views(name, self.promises_on(name))
-
-    def _put_promise(self, promise: Promise) -> None:
-        on_node = self._promises.setdefault(promise.node, {})
-        before = on_node.get(promise.uid)
-        on_node[promise.uid] = promise
-        if promise.state is State.BOUND:
-            self._attempts.pop((promise.uid, promise.node), None)
-            self._held_since.pop(promise.uid, None)
-        self._nodes_of_pod.setdefault(promise.uid, set()).add(promise.node)
-        # When our own bind comes back through the watch, only its state is new and the room stays.
-        if before is None or _claim(before) != _claim(promise):
-            self._recount(promise.node)
-
-    def _drop_promise(self, uid: PodUid, node: NodeName) -> None:
-        del self._promises[node][uid]
-        self._attempts.pop((uid, node), None)
-        if not self._promises[node]:
-            del self._promises[node]
-        self._nodes_of_pod[uid].discard(node)
-        if not self._nodes_of_pod[uid]:
-            del self._nodes_of_pod[uid]
-        self._recount(node)
 
     # ------------------------------------------------------------------ keeping the arrays current
 
     def _recount(self, name: NodeName) -> None:
         self.board.recount(name, self.promises_on(name))
-
-
-def _claim(promise: Promise) -> Promise:
-    """The part of a promise that takes room."""
-    return replace(promise, state=State.BOUND, made_at=0.0, attempt=0)

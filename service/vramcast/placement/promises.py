@@ -18,6 +18,7 @@ class Demand:
     pod: str
     ask: Ask
     needs_mib: Mapping[Product, int]
+    gang: str = ""  # the group of pods that it is placed with
 
     @property
     def largest_need_mib(self) -> int:

@@ -11,17 +11,8 @@ from dataclasses import dataclass, replace
 from vramcast.errors import InvalidTask
 from vramcast.forecast.forecast import Forecast, Forecaster
 from vramcast.names import NodeName, PodUid, Product, Resource
+from vramcast.placement import changes
 from vramcast.placement.board import MAX_MIB
-from vramcast.placement.changes import (
-    Change,
-    NodeGone,
-    NodeSeen,
-    NodesListed,
-    PodGone,
-    PodSeen,
-    PodsListed,
-    UnmanagedMemorySeen,
-)
 from vramcast.placement.ledger import Ledger
 from vramcast.placement.promises import Demand, Promise, State
 from vramcast.task.pod import NO_METADATA, Ask, Pod, PodRecord, to_record
@@ -53,25 +44,25 @@ class ClusterState:
         self._forecaster = forecaster
         self._floors_mib: Mapping[TaskKey, int] = floors_mib if floors_mib is not None else {}
 
-    def apply(self, change: Change) -> None:
+    def apply(self, change: changes.Change) -> None:
         self.revision += 1
         match change:
-            case PodSeen(pod, read_at):
+            case changes.PodSeen(pod, read_at):
                 self._see_pod(pod, read_at)
-            case PodGone(uid):
+            case changes.PodGone(uid):
                 self._lose_pod(uid)
-            case NodeSeen(node):
+            case changes.NodeSeen(node):
                 self.ledger.put_node(node)
                 self._recount_unassigned(node.name)
-            case NodeGone(name):
+            case changes.NodeGone(name):
                 self.ledger.drop_node(name)
-            case UnmanagedMemorySeen(name, used_mib):
+            case changes.UnmanagedSeen(name, used_mib):
                 self.ledger.set_unmanaged(name, used_mib)
-            case NodesListed(names):
+            case changes.NodesListed(names):
                 self.nodes_listed = True
                 for name in self.ledger.nodes.keys() - names:
                     self.ledger.drop_node(name)
-            case PodsListed(uids, listed_at):
+            case changes.PodsListed(uids, listed_at):
                 self.pods_listed = True
                 self.ledger.forget_absent(uids, listed_at)
                 self.unschedulable.forget_absent(uids, listed_at)
@@ -94,7 +85,7 @@ class ClusterState:
         if task is not None:
             floor_mib = self._floor_mib(pod, task) if self._floors_mib else 0
             needs = {p: max(self._forecaster.forecast(task, p).need_mib, floor_mib) for p in self.ledger.products}
-        return Demand(pod.uid, pod.key, pod.ask, needs)
+        return Demand(pod.uid, pod.key, pod.ask, needs, pod.scheduling.gang)
 
     def _floor_mib(self, pod: PodRecord, task: Task) -> int:
         """The user's own number is never raised."""
@@ -144,7 +135,7 @@ class ClusterState:
         known = self.pods.get(pod.uid)
         if known is None or _version(known) <= _version(pod):
             return pod
-        return replace(pod, resource_version=known.resource_version)
+        return replace(pod, resource_version=known.resource_version, scheduling=known.scheduling)
 
     # ------------------------------------------------------------------ pods that come and go
 
@@ -167,6 +158,18 @@ class ClusterState:
         self.pods[pod.uid] = pod
         if pod.node is not None:
             self._promise_bound(pod, pod.node, read_at)
+        else:
+            self._note_choice(pod)
+
+    def _note_choice(self, pod: PodRecord) -> None:
+        """What the scheduler wrote after filter: the node it chose, or that this attempt failed."""
+        filtered, seen = self._being_placed.get(pod.uid), pod.scheduling
+        if filtered is None or _version(pod) <= _version(filtered):
+            return
+        if seen.nominated is not None:
+            self.ledger.nominate(pod.uid, seen.nominated)
+        elif self.ledger.is_nominated(pod.uid) or (seen.failure and seen.failure != filtered.scheduling.failure):
+            self.ledger.release_hold(pod.uid)
 
     def _lose_pod(self, uid: PodUid) -> None:
         self.pods.pop(uid, None)

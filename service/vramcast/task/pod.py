@@ -20,7 +20,7 @@ from vramcast.hardware.vendors import MAX_GPUS, SHARED_GPU, WHOLE_GPU, is_gpu_re
 from vramcast.names import NodeName, PodUid, Resource
 from vramcast.task.quantity import ceil_div, ceil_mib, parse_quantity
 from vramcast.task.run_status import PodStatus, RunFacts, read_run
-from vramcast.task.task import Task, describes, parse_described
+from vramcast.task.task import REQUEUE, Task, describes, parse_described
 from vramcast.task.vocabulary import MAX_GPU_MEMORY_MIB, PREFIX, Written
 
 # More devices than any node has: larger counts mean the same, and sums stay far from overflow.
@@ -50,6 +50,21 @@ class Assignment:
 
 
 @dataclass(frozen=True, slots=True)
+class SchedulingFacts:
+    """What the scheduler knows or has written about a pod."""
+
+    priority: int = 0
+    gang: str = ""  # the PodGroup that it is placed with, with its namespace
+    nominated: NodeName | None = None  # chosen, but not bound yet
+    failure: str = ""  # why the last attempt to place it failed
+    generation: int = 0  # grows with every change of the spec
+    requeued: str = ""  # our own mark: written by every requeue and every takeover, and never the same twice
+
+
+NOT_SCHEDULED: Final = SchedulingFacts()
+
+
+@dataclass(frozen=True, slots=True)
 class PodRecord:
     """One pod as decisions see it, parsed once."""
 
@@ -65,6 +80,7 @@ class PodRecord:
     resource_version: str = ""
     owner: str = ""  # what made it, such as Job/train-7
     run: RunFacts | None = None  # of a bound pod
+    scheduling: SchedulingFacts = NOT_SCHEDULED
 
     @property
     def key(self) -> str:
@@ -96,6 +112,7 @@ def read_pod(
     resource_version: str = "",
     owner: str = "",
     run: RunFacts | None = None,
+    scheduling: SchedulingFacts = NOT_SCHEDULED,
 ) -> PodRecord:
     """Never raises: mistakes in the annotations are returned as `invalid`."""
     devices = _pod_devices(containers)
@@ -115,7 +132,9 @@ def read_pod(
     if ask is None and assignment is not None and assignment.gpu_indices:
         # Someone edited the annotations after the bind. What bind wrote still shows what the pod was given.
         ask = Ask(SHARED_GPU, len(assignment.gpu_indices))
-    return PodRecord(uid, namespace, name, task, ask, invalid, node, assignment, finished, resource_version, owner, run)
+    return PodRecord(
+        uid, namespace, name, task, ask, invalid, node, assignment, finished, resource_version, owner, run, scheduling
+    )
 
 
 def _pod_devices(containers: Iterable[ContainerDevices]) -> dict[str, int]:
@@ -194,6 +213,7 @@ class Metadata(msgspec.Struct, frozen=True, gc=False, rename="camel"):
     namespace: str | None = None
     uid: str | None = None
     resource_version: str | None = None
+    generation: int | None = None
     deletion_timestamp: str | None = None
     labels: dict[str, str] | None = None
     annotations: dict[str, str] | None = None
@@ -210,8 +230,14 @@ class Container(msgspec.Struct, frozen=True, gc=False, rename="camel"):
     restart_policy: str | None = None
 
 
+class SchedulingGroup(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+    pod_group_name: str | None = None
+
+
 class PodSpec(msgspec.Struct, frozen=True, gc=False, rename="camel"):
     node_name: str | None = None
+    priority: int | None = None
+    scheduling_group: SchedulingGroup | None = None
     containers: list[Container | None] | None = None
     init_containers: list[Container | None] | None = None
 
@@ -242,7 +268,27 @@ def to_record(pod: Pod) -> PodRecord:
         metadata.resource_version or "",
         _owner(metadata),
         read_run(pod.status, metadata.annotations or {}) if spec and spec.node_name else None,
+        _scheduling(metadata, spec, pod.status),
     )
+
+
+def _scheduling(metadata: Metadata, spec: PodSpec | None, status: PodStatus | None) -> SchedulingFacts:
+    group = spec.scheduling_group.pod_group_name if spec and spec.scheduling_group else None
+    nominated = status.nominated_node_name if status else None
+    return SchedulingFacts(
+        priority=(spec.priority if spec else None) or 0,
+        gang=f"{metadata.namespace or 'default'}/{group}" if group else "",
+        nominated=NodeName(nominated) if nominated else None,
+        failure=next(_failures(status), "") if status else "",
+        generation=metadata.generation or 0,
+        requeued=(metadata.annotations or {}).get(REQUEUE, ""),
+    )
+
+
+def _failures(status: PodStatus) -> Iterator[str]:
+    for condition in status.conditions or ():
+        if condition and condition.type == "PodScheduled" and condition.status == "False":
+            yield condition.message or "no reason given"
 
 
 def _owner(metadata: Metadata) -> str:

@@ -54,8 +54,16 @@ class ContainerStatus(msgspec.Struct, frozen=True, gc=False, rename="camel"):
     last_state: ContainerState | None = None
 
 
+class Condition(msgspec.Struct, frozen=True, gc=False):
+    type: str | None = None
+    status: str | None = None
+    message: str | None = None
+
+
 class PodStatus(msgspec.Struct, frozen=True, gc=False, rename="camel"):
     phase: str | None = None
+    nominated_node_name: str | None = None
+    conditions: list[Condition | None] | None = None
     message: str | None = None
     start_time: str | None = None
     container_statuses: list[ContainerStatus | None] | None = None

@@ -1,0 +1,107 @@
+"""Who has a promise where, and which of our bind attempts may still succeed. The ledger adds room and holds to this.
+
+*A promise belongs to bind attempts.* A refused attempt ends the promise only if no other attempt may still succeed.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+
+from vramcast.names import NodeName, PodUid
+from vramcast.placement.promises import Promise, State
+
+_ABSENT = object()
+
+
+class PromiseBook(ABC):
+    def __init__(self) -> None:
+        self._promises: dict[NodeName, dict[PodUid, Promise]] = {}
+        self._nodes_of_pod: dict[PodUid, set[NodeName]] = {}
+        # By pod and node, the attempts that may still succeed, with the time at which each lost its answer.
+        self._attempts: dict[tuple[PodUid, NodeName], dict[int, float | None]] = {}
+        self._last_attempt = 0
+
+    @abstractmethod
+    def _recount(self, name: NodeName) -> None:
+        """The promises on this node have changed."""
+
+    def promise_of(self, uid: PodUid) -> Promise | None:
+        """The pod's promise; the most certain one if an unconfirmed bind left several."""
+        promises = [self._promises[node][uid] for node in self._nodes_of_pod.get(uid, ())]
+        return max(promises, key=lambda promise: (promise.state is State.BOUND, promise.made_at), default=None)
+
+    def promises_on(self, node: NodeName) -> Iterable[Promise]:
+        return self._promises.get(node, {}).values()
+
+    def promises(self) -> Iterator[Promise]:
+        for on_node in self._promises.values():
+            yield from on_node.values()
+
+    # ------------------------------------------------------------------ bind attempts
+
+    def _new_attempt(self, uid: PodUid, node: NodeName) -> int:
+        self._last_attempt += 1
+        self._attempts.setdefault((uid, node), {})[self._last_attempt] = None
+        return self._last_attempt
+
+    def leave_unconfirmed(self, promise: Promise, now: float) -> None:
+        """This attempt got no answer, and may still succeed."""
+        attempts = self._attempts.get((promise.uid, promise.node), {})
+        if promise.attempt in attempts:
+            attempts[promise.attempt] = now
+            self._note_attempts(promise.uid, promise.node)
+
+    def unconfirmed(self, before: float) -> list[Promise]:
+        """One for each attempt that lost its answer by then."""
+        return [
+            replace(self._promises[node][uid], attempt=attempt)
+            for (uid, node), attempts in self._attempts.items()
+            for attempt, since in attempts.items()
+            if since is not None and since <= before
+        ]
+
+    def withdraw(self, promise: Promise) -> None:
+        """This attempt can no longer succeed. The promise ends if no other attempt can, and the pod is not bound."""
+        attempts = self._attempts.get((promise.uid, promise.node), {})
+        if attempts.pop(promise.attempt, _ABSENT) is not _ABSENT:
+            self._note_attempts(promise.uid, promise.node)
+
+    def _note_attempts(self, uid: PodUid, node: NodeName) -> None:
+        attempts, promise = self._attempts[uid, node], self._promises[node][uid]
+        if promise.state is State.BOUND:
+            return
+        if not attempts:
+            self._drop_promise(uid, node)
+            return
+        under_way = any(since is None for since in attempts.values())
+        self._put_promise(replace(promise, state=State.BINDING if under_way else State.UNCONFIRMED))
+
+    # ------------------------------------------------------------------ keeping the book
+
+    def _put_promise(self, promise: Promise) -> None:
+        on_node = self._promises.setdefault(promise.node, {})
+        before = on_node.get(promise.uid)
+        on_node[promise.uid] = promise
+        if promise.state is State.BOUND:
+            self._attempts.pop((promise.uid, promise.node), None)
+        self._nodes_of_pod.setdefault(promise.uid, set()).add(promise.node)
+        # When our own bind comes back through the watch, only its state is new and the room stays.
+        if before is None or _claim(before) != _claim(promise):
+            self._recount(promise.node)
+
+    def _drop_promise(self, uid: PodUid, node: NodeName) -> None:
+        del self._promises[node][uid]
+        self._attempts.pop((uid, node), None)
+        if not self._promises[node]:
+            del self._promises[node]
+        self._nodes_of_pod[uid].discard(node)
+        if not self._nodes_of_pod[uid]:
+            del self._nodes_of_pod[uid]
+        self._recount(node)
+
+
+def _claim(promise: Promise) -> Promise:
+    """The part of a promise that takes room."""
+    return replace(promise, state=State.BOUND, made_at=0.0, attempt=0)
