@@ -16,6 +16,7 @@ from vramcast.placement.gpus import SHARING_LABEL, NodeGpus, read_node
 from vramcast.service import Service
 from vramcast.settings import Settings, load_settings
 from vramcast.task.pod import PodRecord
+from vramcast.workers import Workers
 
 
 class FakeCluster:
@@ -122,7 +123,7 @@ def new_fake_app(
 
     clock = clock or FakeClock()
     base = PhysicsForecaster(settings.default_oom_risk)
-    app = build(settings, cluster or FakeCluster(), offload, base=base, clock=clock, wall=wall or clock)
+    app = build(settings, cluster or FakeCluster(), Workers.all(offload), base=base, clock=clock, wall=wall or clock)
     asyncio.run(app.learned_state.load())
     changes: list[Change] = [NodeSeen(node) for node in nodes]
     if synced:

@@ -23,6 +23,7 @@ from vramcast.forecast.forecast import Forecaster
 from vramcast.placement.changes import Change, NodeSeen
 from vramcast.settings import load_settings
 from vramcast.task.pod import Pod
+from vramcast.workers import Workers
 
 PAGE = (ROOT.parents[1] / "docs/architecture.md").read_text()
 MAX_STEPS = 15
@@ -47,7 +48,7 @@ def at_once(forecaster: Forecaster) -> Callable[..., None]:
 def new_app(clock: FakeClock) -> App:
     """Wired as in production, with the artifact that ships."""
     settings = load_settings({"telemetry_interval_seconds": 15, "telemetry_lag_seconds": 10, "min_run_seconds": 30}, {})
-    app = build(settings, FakeCluster(), offload, forecast_ahead=at_once, clock=clock, wall=clock)
+    app = build(settings, FakeCluster(), Workers.all(offload), forecast_ahead=at_once, clock=clock, wall=clock)
     asyncio.run(app.learned_state.load())
     nodes = [sharing_node(name, 2) for name in "abc"]
     app.service.apply([*(NodeSeen(node) for node in nodes), *listed([node.name for node in nodes])])

@@ -45,6 +45,7 @@ DEFAULTS = {
     "tls_cert_file": None,
     "tls_key_file": None,
     "tls_client_ca_file": None,
+    "tls_check_seconds": 10.0,
     "mode": "decide",
     "prometheus_url": None,
     "prometheus_token_file": None,

@@ -7,7 +7,6 @@ import ctypes
 import gc
 import signal
 import socket
-import ssl
 import threading
 import time
 from collections.abc import Callable, Coroutine, Sequence
@@ -27,6 +26,7 @@ from vramcast.api.one_write import OneWriteProtocol
 from vramcast.cluster.seam import Cluster
 from vramcast.cluster.sources import choose_telemetry
 from vramcast.controllers.candidate import CandidateTrial, run_trial
+from vramcast.controllers.certificates import Certificates, TlsFiles, keep_current
 from vramcast.controllers.forecasting import ForecastFirst
 from vramcast.controllers.leadership import LeaderElectionApi, LeaseFollower, lease_reader
 from vramcast.controllers.learning import Learner
@@ -41,6 +41,7 @@ from vramcast.forecast.model import choose_forecaster
 from vramcast.names import Product
 from vramcast.observe.accuracy import AccuracyCollector
 from vramcast.observe.calibration import CalibrationCollector
+from vramcast.observe.certificates import CertificateCollector, CertificateView
 from vramcast.observe.comparison import CandidateCollector
 from vramcast.observe.detail import DetailCollector
 from vramcast.observe.metrics import ClusterView, Metrics, StateCollector
@@ -49,9 +50,10 @@ from vramcast.outcomes.run_tracker import RunTracker
 from vramcast.placement.changes import Change
 from vramcast.placement.ledger import Ledger
 from vramcast.placement.state import ClusterState
-from vramcast.service import ForecastAhead, Leadership, News, NoElection, Offload, Service
-from vramcast.settings import CalibrationMode, InvalidSettings, Settings
+from vramcast.service import ForecastAhead, Leadership, News, NoElection, Service
+from vramcast.settings import CalibrationMode, Settings
 from vramcast.task.task import Task
+from vramcast.workers import Offload, Workers, start_workers
 
 # Go's client keeps idle connections for 90 s and does not retry a POST. Closing earlier here would lose a call there.
 KEEP_ALIVE_SECONDS = 120
@@ -72,16 +74,17 @@ class App:
     service: Service
     learner: Learner
     learned_state: LearnedState
+    certificates: Certificates | None
 
 
 def build(
-    settings: Settings, cluster: Cluster, offload: Offload, *, base: CachingForecaster | None = None,
-    forecast_ahead: Callable[[Forecaster], ForecastAhead] | None = None,
+    settings: Settings, cluster: Cluster, workers: Workers, *, base: CachingForecaster | None = None,
+    forecast_ahead: Callable[[Forecaster], ForecastAhead] | None = None, certificates: Certificates | None = None,
     clock: Callable[[], float] = time.monotonic, wall: Callable[[], float] = time.time,
 ) -> App:  # fmt: skip
     """Every part, connected. `base`: the forecaster, if it is not the artifact of the settings.
 
-    `clock` is monotonic; `wall` is the time of day in seconds since the epoch.
+    `certificates`: None without TLS. `clock` is monotonic; `wall` is the time of day in seconds since the epoch.
     """
     base = base or choose_forecaster(
         settings.artifact, settings.default_oom_risk, physics_if_unusable=settings.physics_if_unusable
@@ -103,19 +106,20 @@ def build(
         records_kept=settings.records_kept,
     )  # fmt: skip
 
-    leadership = _leadership(settings, cluster, offload)
+    leadership = _leadership(settings, cluster, workers.lease)
     learned_state = LearnedState(
-        {"calibration": learner, "accuracy": tracker.accuracy}, offload, clock,
+        {"calibration": learner, "accuracy": tracker.accuracy}, workers.maintenance, clock,
         config_maps=_config_maps(settings, cluster), place=settings.calibration_config_map or "/",
         save_seconds=settings.calibration_save_seconds, leading=lambda: leadership.leading,
     )  # fmt: skip
     service = Service(
-        settings, cluster, state, forecaster, tracker, Metrics(), leadership, News(), offload, clock,
+        settings, cluster, state, forecaster, tracker, Metrics(), leadership, News(), workers, clock,
         forecast_ahead=(forecast_ahead or (lambda _: lambda _task, _products: None))(forecaster),
         learn=learner.record, may_count=lambda: leadership.leading and learned_state.loaded,
     )  # fmt: skip
-    _register_collectors(service, learner, learned_state)
-    return App(service, learner, learned_state)
+    app = App(service, learner, learned_state, certificates)
+    _register_collectors(app)
+    return app
 
 
 def _leadership(settings: Settings, cluster: Cluster, offload: Offload) -> Leadership:
@@ -135,12 +139,14 @@ def _config_maps(settings: Settings, cluster: Cluster) -> ConfigMapApi | None:
     return cluster
 
 
-def _register_collectors(service: Service, learner: Learner, learned_state: LearnedState) -> None:
+def _register_collectors(app: App) -> None:
+    service, learner, learned_state = app.service, app.learner, app.learned_state
     registry = service.metrics.registry
     registry.register(StateCollector(service.state, lambda: _cluster_view(service)))
     registry.register(AccuracyCollector(service.tracker, service.may_count))
     registry.register(CalibrationCollector(lambda: learner.view(learned_state, counting=service.may_count())))
     registry.register(CandidateCollector(learner.trial_view))
+    registry.register(CertificateCollector(app.certificates.view if app.certificates else CertificateView))
     if service.settings.detail_metrics:
         registry.register(DetailCollector(service.state.ledger, service.tracker))
 
@@ -160,29 +166,26 @@ def _cluster_view(service: Service) -> ClusterView:
 
 def run(settings: Settings, cluster: Cluster, ready: Callable[[str], None] | None = None) -> None:
     """Serve until SIGTERM or SIGINT. Requests under way are finished first."""
-    _check_tls(settings)
+    certificates = _certificates(settings)
     keep_freed_memory()
     listeners = [_listen(settings.host, settings.port, "settings host, port")]
     if settings.metrics_port is not None:
         listeners.append(_listen(settings.metrics_host, settings.metrics_port, "settings metrics_host, metrics_port"))
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(_serve(settings, cluster, listeners, ready))
+        runner.run(_serve(settings, cluster, certificates, listeners, ready))
 
 
 async def _serve(
-    settings: Settings, cluster: Cluster, listeners: list[socket.socket], ready: Callable[[str], None] | None
-) -> None:
+    settings: Settings, cluster: Cluster, certificates: Certificates | None, listeners: list[socket.socket],
+    ready: Callable[[str], None] | None,
+) -> None:  # fmt: skip
     """The verbs on the first listener. On the second, if there is one, only metrics and probes, without TLS."""
     loop = asyncio.get_running_loop()
-    with ThreadPoolExecutor(settings.bind_workers, thread_name_prefix="offload") as executor:
-
-        async def offload(call: Callable[..., Any], *arguments: Any) -> Any:
-            return await loop.run_in_executor(executor, call, *arguments)
-
-        app = build(settings, cluster, offload, forecast_ahead=_forecasting_thread)
+    with start_workers(settings.bind_workers) as workers:
+        app = build(settings, cluster, workers, forecast_ahead=_forecasting_thread, certificates=certificates)
         service = app.service
         servers = [
-            _Server(_server_config(settings, HttpApp(service), **_tls(settings))),
+            _Server(_server_config(settings, HttpApp(service), certificates)),
             _Server(_server_config(settings, HttpApp(service, probes_only=True))),
         ]
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -190,7 +193,7 @@ async def _serve(
 
         inbox = _Inbox(loop, service.apply)
         cluster.start(ForecastFirst(service.forecaster, inbox.put).put)
-        scheme = "https" if settings.tls_cert_file else "http"
+        scheme = "https" if certificates else "http"
         url = f"{scheme}://{_address(settings.host, settings.port)}"
         log.info("serving", url=url, version=__version__)
         await app.learned_state.load()
@@ -221,9 +224,12 @@ def _controllers(app: App) -> list[Coroutine[Any, Any, None]]:
         app.learned_state.keep(),
     ]
     if learner.trial is not None:
-        loops.append(run_trial(learner.trial, learner.teach, promote, service.offload))
+        loops.append(run_trial(learner.trial, learner.teach, promote, service.workers.telemetry))
     if isinstance(service.leadership, LeaseFollower) and isinstance(service.cluster, LeaderElectionApi):
         loops.append(service.leadership.follow(partial(_become_leader, app, service.cluster)))
+    if app.certificates is not None:
+        interval = service.settings.tls_check_seconds
+        loops.append(keep_current(app.certificates, service.workers.maintenance, interval))
     return loops
 
 
@@ -311,8 +317,8 @@ def _stop_all(servers: Sequence[_Server]) -> None:
         server.stop()
 
 
-def _server_config(settings: Settings, app: HttpApp, **tls: Any) -> uvicorn.Config:
-    return uvicorn.Config(
+def _server_config(settings: Settings, app: HttpApp, certificates: Certificates | None = None) -> uvicorn.Config:
+    config = uvicorn.Config(
         app,
         http=OneWriteProtocol,
         lifespan="off",
@@ -323,17 +329,10 @@ def _server_config(settings: Settings, app: HttpApp, **tls: Any) -> uvicorn.Conf
         timeout_keep_alive=KEEP_ALIVE_SECONDS,
         # uvicorn's annotation wants an int; its code takes any number of seconds.
         timeout_graceful_shutdown=cast(int, settings.shutdown_grace_seconds),
-        **tls,
     )
-
-
-def _tls(settings: Settings) -> dict[str, Any]:
-    return {
-        "ssl_certfile": settings.tls_cert_file,
-        "ssl_keyfile": settings.tls_key_file,
-        "ssl_ca_certs": str(settings.tls_client_ca_file) if settings.tls_client_ca_file else None,
-        "ssl_cert_reqs": ssl.CERT_REQUIRED if settings.tls_client_ca_file else ssl.CERT_NONE,
-    }
+    config.load()
+    config.ssl = certificates.context if certificates else None
+    return config
 
 
 def _listen(host: str, port: int, named: str) -> socket.socket:
@@ -351,17 +350,7 @@ def _address(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def _check_tls(settings: Settings) -> None:
-    """Before anything starts: uvicorn would fail late and with a traceback."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    cert, key, client_ca = settings.tls_cert_file, settings.tls_key_file, settings.tls_client_ca_file
-    place = f"tls_cert_file {cert}, tls_key_file {key}"
-    try:
-        if cert and key:
-            # An empty password, because OpenSSL would prompt for one on the terminal.
-            context.load_cert_chain(cert, key, password=lambda: "")
-        place = f"tls_client_ca_file {client_ca}"
-        if client_ca:
-            context.load_verify_locations(client_ca)
-    except (OSError, ValueError) as error:
-        raise InvalidSettings(f"{place}: cannot be used for TLS: {error}") from None
+def _certificates(settings: Settings) -> Certificates | None:
+    """Before anything starts. Raises InvalidSettings."""
+    files = TlsFiles(settings.tls_cert_file, settings.tls_key_file, settings.tls_client_ca_file)
+    return Certificates(files) if any((files.cert, files.key, files.client_ca)) else None

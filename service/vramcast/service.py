@@ -7,9 +7,9 @@ other call can come in between. That, and not a lock, is why nothing is promised
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import structlog
 
@@ -26,11 +26,10 @@ from vramcast.placement.state import ClusterState
 from vramcast.settings import Mode, Settings
 from vramcast.task.pod import PodRecord
 from vramcast.task.task import Task
+from vramcast.workers import Workers
 
 log = structlog.get_logger("vramcast")
 
-# Runs a blocking call on a worker thread: the event loop never waits for the network.
-Offload = Callable[..., Awaitable[Any]]
 # Fills the forecaster's cache soon, on another thread.
 ForecastAhead = Callable[[Task, Sequence[Product]], None]
 # Learns from a measured run that was forecast. Called once per run, on the event loop.
@@ -101,7 +100,7 @@ class Service:
     metrics: Metrics
     leadership: Leadership
     news: News
-    offload: Offload
+    workers: Workers
     clock: Callable[[], float]  # monotonic
     forecast_ahead: ForecastAhead
     learn: Learn
@@ -127,7 +126,7 @@ class Service:
         """On a worker, so that deciding only reads the cache. Raises InvalidTask."""
         task = pod.task
         while task is not None and (missing := self._missing(task)):
-            await self.offload(self._forecast_all, task, missing)
+            await self.workers.forecasts(self._forecast_all, task, missing)
 
     def _missing(self, task: Task) -> list[Product]:
         return [product for product in self.state.ledger.products if not self.forecaster.is_cached(task, product)]

@@ -130,6 +130,8 @@ class Settings(BaseModel):
     """key of that certificate"""
     tls_client_ca_file: FilePath | None = None
     """require client certificates signed by this CA"""
+    tls_check_seconds: float = Field(10.0, ge=0.1, le=3600)
+    """how often to check whether these files were renewed"""
     mode: Mode = Mode.DECIDE
     """decide, or observe: forecast and measure, but filter out no node"""
     prometheus_url: str | None = Field(None, pattern="^https?://[^/]+")

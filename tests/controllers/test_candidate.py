@@ -26,6 +26,7 @@ from vramcast.settings import load_settings
 from vramcast.task.run_status import Ending
 from vramcast.task.task import Task
 from vramcast.task.vocabulary import Architecture, Level
+from vramcast.workers import Workers
 
 A100 = Product("NVIDIA-A100-SXM4-40GB")
 TASKS = [
@@ -55,7 +56,7 @@ class Stage:
 
     def __init__(self, directory: Path, **settings: Any) -> None:
         flags = {"candidate_artifact": str(directory), "candidate_outcomes": 30, **settings}
-        app = build(load_settings(flags, {}), FakeCluster(), offload)
+        app = build(load_settings(flags, {}), FakeCluster(), Workers.all(offload))
         assert app.learner.trial is not None
         self.learner, self.trial, self.forecaster = app.learner, app.learner.trial, app.service.forecaster
 
@@ -272,7 +273,7 @@ def test_every_comparison_and_promotion_changes_the_revision_to_save(directory: 
 
 def test_the_metrics_show_the_active_and_the_candidate_model(directory: Path) -> None:
     settings = load_settings({"candidate_artifact": str(directory)}, {})
-    app = build(settings, FakeCluster(), offload)
+    app = build(settings, FakeCluster(), Workers.all(offload))
     trial = app.learner.trial
     assert trial is not None
     assert isinstance(trial.active, ModelForecaster)

@@ -19,6 +19,7 @@ from vramcast.names import NodeName, Product
 from vramcast.placement.changes import Change, NodeSeen, PodGone, PodSeen
 from vramcast.settings import Settings, load_settings
 from vramcast.task.task import Task
+from vramcast.workers import Workers
 
 SUMMARY = {"share": "true", "parameters": "100M", "activations": "10M", "batch-size": "8"}
 PRODUCTS = ("Tesla-T4", "NVIDIA-L40S")
@@ -44,7 +45,7 @@ async def on_a_thread(call: Callable[..., Any], *arguments: Any) -> Any:
 
 
 def new_app(base: CachingForecaster, settings: Settings | None = None) -> App:
-    app = build(settings or load_settings({}, {}), FakeCluster(), on_a_thread, base=base)
+    app = build(settings or load_settings({}, {}), FakeCluster(), Workers.all(on_a_thread), base=base)
     nodes = [sharing_node(f"{NODE}{n}", 1, product=product) for n, product in enumerate(PRODUCTS)]
     app.service.apply([*(NodeSeen(node) for node in nodes), *listed([node.name for node in nodes])])
     return app

@@ -26,11 +26,13 @@ async def bind_pod(service: Service, body: bytes) -> Reply:
     if service.observes:
         text = "mode observe binds nothing: remove bindVerb from the scheduler's configuration"
         return Reply(wire.binding_result(text), key, node, text, cause="not_bound")
+    deadline = service.clock() + service.settings.bind_deadline_seconds
     try:
         pod = service.state.being_placed(uid) or await _read(service, args)
         demand = await _described_demand(service, pod)
         fenced = service.leadership.fenced and pod.matters
-        write = BindingWrite(uid, args.pod_namespace, args.pod_name, node, {}, pod.resource_version if fenced else "")
+        version = pod.resource_version if fenced else ""
+        write = BindingWrite(uid, args.pod_namespace, args.pod_name, node, {}, version, deadline)
         if fenced:
             service.leadership.check()
         if demand is None:
@@ -46,7 +48,7 @@ async def bind_pod(service: Service, body: bytes) -> Reply:
 
 async def _read(service: Service, args: wire.BindingArgs) -> PodRecord:
     """After a restart between filter and bind, the pod comes from the API server."""
-    pod: PodRecord | None = await service.offload(service.cluster.read_pod, args.pod_namespace, args.pod_name)
+    pod: PodRecord | None = await service.workers.binds(service.cluster.read_pod, args.pod_namespace, args.pod_name)
     if pod is None or pod.uid != args.pod_uid:
         raise WorldUnavailable(f"pod {args.pod_namespace}/{args.pod_name} with UID {args.pod_uid} no longer exists")
     return pod
@@ -68,7 +70,7 @@ async def _bind_undescribed(service: Service, pod: PodRecord, write: BindingWrit
     if shares and (pod.ask is not None or pod.invalid is not None):
         text = reason_text(Reason.SHARING, resource=pod.ask.resource if pod.ask else "a GPU")
         return Reply(wire.binding_result(text), pod.key, write.node, text, cause="no_room")
-    result: BindResult = await service.offload(service.cluster.bind, write)
+    result: BindResult = await service.workers.binds(service.cluster.bind, write)
     service.metrics.binds.labels(result.fate).inc()
     return _answer(result, pod, write.node, "bound")
 
@@ -98,7 +100,7 @@ async def _write(service: Service, pod: PodRecord, promise: Promise, write: Bind
     try:
         full = replace(write, annotations=assignment_annotations(service, pod, promise))
         sent = True
-        result: BindResult = await service.offload(service.cluster.bind, full)
+        result: BindResult = await service.workers.binds(service.cluster.bind, full)
     except BaseException:
         # Cancelled or broken. If the write was sent, it may have arrived.
         if sent:

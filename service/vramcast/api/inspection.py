@@ -32,7 +32,9 @@ async def show_forecast(service: Service, body: bytes, query: Mapping[str, str])
         raise InvalidRequest(str(pod.invalid))
     if pod.task is None:
         raise InvalidRequest("metadata.annotations: no vramcast.dev/ annotation describes a task")
-    reports = await service.offload(report, service.forecaster, pod.task, _products(service, query.get("gpu")))
+    reports = await service.workers.inspection(
+        report, service.forecaster, pod.task, _products(service, query.get("gpu"))
+    )
     shown = {
         "pod": pod.key,
         "level": pod.task.level,
@@ -133,11 +135,12 @@ async def show_state(service: Service, _body: bytes, query: Mapping[str, str]) -
 
 
 def _node_json(service: Service, name: NodeName) -> dict[str, Any]:
-    node = service.state.ledger.nodes[name]
-    views = service.state.ledger.device_views(name)
+    ledger = service.state.ledger
+    node, views = ledger.nodes[name], ledger.device_views(name)
     return {
         "name": name,
         "sharing": node.sharing,
+        **({"tainted": node.tainted} if node.sharing else {}),
         "problem": node.problem,
         "pools": [
             {
@@ -148,6 +151,11 @@ def _node_json(service: Service, name: NodeName) -> dict[str, Any]:
                 "gpus": [_device_json(view) for view in views if view.pool is pool],
             }
             for pool in node.pools
+        ],
+        "misplaced_pods": [
+            {"pod": p.pod, "resource": p.resource, "devices": p.count}
+            for p in ledger.promises_on(name)
+            if node.misplaces(p.resource)
         ],
     }
 
@@ -186,5 +194,5 @@ async def _read_manifest(service: Service, body: bytes) -> PodRecord:
     try:
         document = msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        document = await service.offload(parse_yaml, body)
+        document = await service.workers.inspection(parse_yaml, body)
     return manifest_record(document)

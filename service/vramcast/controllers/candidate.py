@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections import Counter, deque
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,13 +27,13 @@ from vramcast.outcomes.comparison import Comparison, Standing, comparison_json, 
 from vramcast.outcomes.outcome import Outcome
 from vramcast.settings import CalibrationMode, Promotion, Settings
 from vramcast.task.task import Task
+from vramcast.workers import Offload
 
 _TICK_SECONDS = 1.0
 # More outcomes than one tick brings. Further ones are not compared.
 _MAX_WAITING = 2000
 
 log = structlog.get_logger("vramcast")
-Offload = Callable[..., Awaitable[Any]]
 
 
 @dataclass(slots=True)

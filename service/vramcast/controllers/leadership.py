@@ -18,7 +18,7 @@ import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import structlog
 
@@ -26,6 +26,7 @@ from vramcast.cluster.objects import Lease
 from vramcast.errors import NotLeading, WorldUnavailable
 from vramcast.names import PodUid
 from vramcast.task.pod import PodRecord
+from vramcast.workers import Offload
 
 POLL_SECONDS = 1.0
 # kube-scheduler itself gives up after this part of the Lease (renewDeadline 10 s of leaseDuration 15 s).
@@ -151,7 +152,7 @@ class LeaseFollower:
 
 
 def lease_reader(
-    election_api: LeaderElectionApi, lease: str, offload: Callable[..., Awaitable[Any]]
+    election_api: LeaderElectionApi, lease: str, offload: Offload
 ) -> Callable[[], Awaitable[Lease | None]]:
     namespace, _, name = lease.partition("/")
 

@@ -67,7 +67,7 @@ async def resolve_unconfirmed(service: Service) -> None:
 
 async def _read_pod(service: Service, promise: Promise) -> PodRecord | None:
     namespace, _, name = promise.pod.partition("/")
-    pod: PodRecord | None = await service.offload(service.cluster.read_pod, namespace, name)
+    pod: PodRecord | None = await service.workers.maintenance(service.cluster.read_pod, namespace, name)
     return pod
 
 
@@ -82,7 +82,9 @@ async def requeue_unschedulable(service: Service) -> None:
         if not fits:
             continue
         try:
-            await service.offload(service.cluster.requeue, entry.pod.namespace, entry.pod.name, entry.pod.uid)
+            await service.workers.maintenance(
+                service.cluster.requeue, entry.pod.namespace, entry.pod.name, entry.pod.uid
+            )
         except WorldUnavailable as error:
             log.warning("could not requeue", pod=entry.pod.key, error=str(error))
             return

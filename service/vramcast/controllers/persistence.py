@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from enum import StrEnum
 from typing import Any, Protocol, runtime_checkable
 
@@ -16,6 +16,7 @@ import structlog
 
 from vramcast.cluster.objects import Conflict, StoredConfigMap
 from vramcast.errors import WorldUnavailable
+from vramcast.workers import Offload
 
 FORMAT = "1"
 _FORMAT_KEY = "version"
@@ -64,7 +65,7 @@ class LearnedState:
     """Lives on the event loop. Without `config_maps` it stores nothing and always counts as loaded."""
 
     def __init__(
-        self, sections: Mapping[str, Section], offload: Callable[..., Awaitable[Any]], clock: Callable[[], float], *,
+        self, sections: Mapping[str, Section], offload: Offload, clock: Callable[[], float], *,
         config_maps: ConfigMapApi | None = None, place: str = "/", save_seconds: float = 5.0,
         leading: Callable[[], bool] = lambda: True,
     ) -> None:  # fmt: skip

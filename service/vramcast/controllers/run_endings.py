@@ -56,7 +56,7 @@ async def catch_up(service: Service) -> None:
     if isinstance(cluster, FinishedPods):
         since = tracker.wall() - service.settings.telemetry_history_hours * 3600
         try:
-            finished: list[PodRecord] = await service.offload(cluster.list_finished, since)
+            finished: list[PodRecord] = await service.workers.telemetry(cluster.list_finished, since)
         except WorldUnavailable as error:
             log.warning("cannot list runs that ended before the start, retrying", error=str(error))
             return
@@ -104,7 +104,7 @@ async def _learn_ending(service: Service, ended: EndedRun) -> None:
     """The watch shows a finished pod as deleted. Only the API server can tell the two apart."""
     pod = ended.run.pod
     try:
-        now: PodRecord | None = await service.offload(service.cluster.read_pod, pod.namespace, pod.name)
+        now: PodRecord | None = await service.workers.telemetry(service.cluster.read_pod, pod.namespace, pod.name)
     except WorldUnavailable:
         return
     if now is None or now.uid != pod.uid:
@@ -167,7 +167,7 @@ async def _outcome(service: Service, ended: EndedRun) -> Outcome | None:
     if facts is None or task is None:
         return None
     product = run.product or service.state.product_of(pod)
-    forecast: Forecast | None = await service.offload(_forecast, service, task, product)
+    forecast: Forecast | None = await service.workers.telemetry(_forecast, service, task, product)
     if forecast is None:
         return None
     ending = _ending(service, facts)

@@ -24,7 +24,7 @@ async def take_over(service: Service, election_api: LeaderElectionApi) -> None:
     """Raises WorldUnavailable if it could not finish. Then it has to be repeated."""
     started = service.clock()
     service.check_synced()
-    pods: list[PodRecord] = [pod for pod in await service.offload(election_api.list_pods) if pod.matters]
+    pods: list[PodRecord] = [pod for pod in await service.workers.maintenance(election_api.list_pods) if pod.matters]
     service.apply([PodSeen(pod, read_at=started) for pod in pods])
     # Holds of an earlier term: the scheduler no longer remembers what it was offered.
     for uid in list(service.state.ledger.holds):
@@ -39,5 +39,5 @@ async def take_over(service: Service, election_api: LeaderElectionApi) -> None:
 
 
 async def _touch(service: Service, election_api: LeaderElectionApi, pod: PodRecord) -> PodRecord | None:
-    touched: PodRecord | None = await service.offload(election_api.touch, pod.namespace, pod.name, pod.uid)
+    touched: PodRecord | None = await service.workers.maintenance(election_api.touch, pod.namespace, pod.name, pod.uid)
     return touched

@@ -16,7 +16,7 @@ from vramcast.controllers.run_endings import catch_up, close_runs
 from vramcast.errors import WorldUnavailable
 from vramcast.outcomes.observation import Findings
 from vramcast.outcomes.readings import Fault, Frame
-from vramcast.placement.changes import Change, UnmanagedMemorySeen
+from vramcast.placement.changes import Change, UnmanagedSeen
 from vramcast.placement.promises import Promise
 from vramcast.service import Service
 
@@ -53,7 +53,7 @@ async def _read(service: Service, telemetry: Telemetry) -> None:
         # Copies, made here: the worker must not read what the event loop keeps changing.
         nodes, tenants = dict(service.state.ledger.nodes), tracker.tenancy.by_node()
         request = _request(service, telemetry, now)
-        findings: Findings = await service.offload(
+        findings: Findings = await service.workers.telemetry(
             lambda: tracker.observer.study(request(), nodes, tenants, tracker.tenancy)
         )
     except WorldUnavailable as error:
@@ -115,7 +115,7 @@ def _apply_unmanaged(service: Service, findings: Findings, now: float) -> None:
             tracker.telemetry.faults[Fault.STALE] += 1
             continue
         tracker.unmanaged_at[node] = at
-        changes.append(UnmanagedMemorySeen(node, used_mib))
+        changes.append(UnmanagedSeen(node, used_mib))
     if changes:
         service.apply(changes)
 
@@ -127,4 +127,4 @@ def _expire_unmanaged(service: Service, now: float) -> None:
         del tracker.unmanaged_at[node]
     if stale:
         log.warning("telemetry is stale: promises alone decide there", nodes=len(stale), first=stale[0])
-        service.apply([UnmanagedMemorySeen(node, ()) for node in stale])
+        service.apply([UnmanagedSeen(node, ()) for node in stale])
