@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -154,7 +155,7 @@ def test_an_idle_cluster_stays_fresh_without_a_reconnect(server: FakeApiServer, 
 @pytest.mark.parametrize("limit_seconds", [5.0, 15.0, 60.0, 3600.0])
 def test_the_timing_follows_from_the_limit(limit_seconds: float) -> None:
     timing = Timing.for_limit(limit_seconds)
-    longest = Timing.for_limit(limit_seconds, Backoff(jitter=lambda: 1.0)).next_watch_seconds()
+    longest = replace(timing, backoff=Backoff(jitter=lambda: 1.0)).next_watch_seconds()
     assert longest <= limit_seconds / 2
     assert longest <= 24
     assert longest + timing.grace_seconds < limit_seconds
@@ -164,4 +165,8 @@ def test_the_timing_follows_from_the_limit(limit_seconds: float) -> None:
 
 
 def test_the_default_timing_is_that_of_the_default_limit() -> None:
-    assert Timing() == Timing.for_limit(LIMIT_SECONDS, Timing().backoff)
+    assert Timing() == Timing.for_limit(LIMIT_SECONDS)
+
+
+def test_after_an_outage_the_view_is_fresh_within_five_seconds() -> None:
+    assert Timing().backoff.longest_seconds + PROBE_SECONDS < 5

@@ -20,6 +20,9 @@ of 60 s:
     ----------
     44 s         so one dead connection and one slow answer do not make the view stale
 
+Two watches make six requests a minute on connections that are reused. Each costs the API server about 4 ms of CPU.
+After an outage, the longest backoff (2.5 s) and the probe bring the view back within 5 s.
+
 TCP keepalive (`connection.py`) is slower than the read timeout. It covers pooled connections that nobody reads from.
 """
 
@@ -77,13 +80,13 @@ class Timing:
     watch_seconds: float = 20.0
     grace_seconds: float = 5.0
     answer_seconds: float = 10.0
-    backoff: Backoff = field(default_factory=Backoff)
+    backoff: Backoff = field(default_factory=lambda: Backoff(longest_seconds=2.5))
     clock: Callable[[], float] = time.monotonic
 
     @classmethod
-    def for_limit(cls, stale_after_seconds: float, backoff: Backoff | None = None) -> Timing:
+    def for_limit(cls, stale_after_seconds: float) -> Timing:
         limit = min(stale_after_seconds, _LONGEST_LIMIT_SECONDS)
-        return cls(limit / 3, max(1.0, limit / 12), max(1.0, limit / 6), backoff or Backoff())
+        return cls(limit / 3, max(1.0, limit / 12), max(1.0, limit / 6))
 
     def next_watch_seconds(self) -> int:
         """The API server takes whole seconds."""
