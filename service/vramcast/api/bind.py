@@ -13,6 +13,7 @@ from vramcast.names import NodeName, PodUid
 from vramcast.placement.changes import PodSeen
 from vramcast.placement.promises import Demand, Promise
 from vramcast.placement.reasons import Reason, reason_text
+from vramcast.placement.state import may_renew
 from vramcast.service import Service
 from vramcast.task.pod import PodRecord
 from vramcast.task.quantity import MIB, ceil_mib, format_mib, human_mib
@@ -31,7 +32,7 @@ async def bind_pod(service: Service, body: bytes) -> Reply:
         pod = service.state.being_placed(uid) or await _read(service, args)
         demand = await _described_demand(service, pod)
         fenced = service.leadership.fenced and pod.matters
-        version = pod.resource_version if fenced else ""
+        version = service.state.renew(pod).resource_version if fenced else ""
         write = BindingWrite(uid, args.pod_namespace, args.pod_name, node, {}, version, deadline)
         if fenced:
             service.leadership.check()
@@ -70,7 +71,7 @@ async def _bind_undescribed(service: Service, pod: PodRecord, write: BindingWrit
     if shares and (pod.ask is not None or pod.invalid is not None):
         text = reason_text(Reason.SHARING, resource=pod.ask.resource if pod.ask else "a GPU")
         return Reply(wire.binding_result(text), pod.key, write.node, text, cause="no_room")
-    result: BindResult = await service.workers.binds(service.cluster.bind, write)
+    result = await _send(service, pod, write)
     service.metrics.binds.labels(result.fate).inc()
     return _answer(result, pod, write.node, "bound")
 
@@ -100,7 +101,7 @@ async def _write(service: Service, pod: PodRecord, promise: Promise, write: Bind
     try:
         full = replace(write, annotations=assignment_annotations(service, pod, promise))
         sent = True
-        result: BindResult = await service.workers.binds(service.cluster.bind, full)
+        result = await _send(service, pod, full)
     except BaseException:
         # Cancelled or broken. If the write was sent, it may have arrived.
         if sent:
@@ -119,6 +120,19 @@ async def _write(service: Service, pod: PodRecord, promise: Promise, write: Bind
         case Fate.REFUSED:
             ledger.withdraw(promise)
     return result
+
+
+async def _send(service: Service, pod: PodRecord, write: BindingWrite) -> BindResult:
+    """Write the Binding. If the pod has a new version that the watch has not shown yet, try again with that one."""
+    while True:
+        result: BindResult = await service.workers.binds(service.cluster.bind, write)
+        seen = result.seen
+        if result.fate is not Fate.REFUSED or not write.resource_version or seen is None:
+            return result
+        named = replace(pod, resource_version=write.resource_version)
+        if not service.leadership.leading or not may_renew(named, seen):
+            return result
+        write = replace(write, resource_version=seen.resource_version)
 
 
 def _answer(result: BindResult, pod: PodRecord, node: NodeName, decision: str) -> Reply:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from vramcast.api import wire
+from vramcast.api.preempt import nodes_to_evict_from
 from vramcast.api.wire import Reply
 from vramcast.errors import InvalidTask, NotLeading, NotSynced
 from vramcast.placement.fit import Decision
@@ -49,8 +50,7 @@ async def filter_nodes(service: Service, body: bytes) -> Reply:
 async def _filter_described(service: Service, args: wire.ExtenderArgs, pod: PodRecord, demand: Demand) -> Reply:
     state, ledger = service.state, service.state.ledger
     service.expire_holds()
-    # A repeated filter call starts over: the scheduler has dropped the nodes of the last one.
-    ledger.release_hold(pod.uid)
+    ledger.start_over(demand, service.clock())
     asked = wire.ask_board(args, ledger.board)
     decision = ledger.decide(demand, asked.columns)
     if not decision.fits.any() and _worth_waiting(service, decision):
@@ -66,22 +66,29 @@ async def _filter_described(service: Service, args: wire.ExtenderArgs, pod: PodR
         offered = _offer(service, asked, decision, feasible)
         state.unschedulable.discard(pod.uid)
     else:
+        ledger.give_up(demand, service.clock())
         state.unschedulable.add(pod, state.revision, service.clock())
     counts = decision.counts() if feasible < len(decision.fits) else {}
     texts = wire.reason_texts(demand, counts)
     summary = _count(service, pod, decision, feasible, counts, texts)
     # The scheduler reads reasons only if no node fits. Nodes that fit and are not offered have none.
     sent = texts if offered is decision else {}
-    return Reply(wire.filter_result(args, asked, offered.fits, decision.reasons, sent), pod.key, decision=summary)
+    evictable = None if feasible else nodes_to_evict_from(service, pod, decision)
+    answer = wire.filter_result(args, asked, offered.fits, decision.reasons, sent, evictable)
+    return Reply(answer, pod.key, decision=summary)
 
 
 def _offer(service: Service, asked: wire.Asked, decision: Decision, feasible: int) -> Decision:
-    """Hold room on the nodes that the scheduler is offered. A simulation is offered all nodes and holds nothing."""
+    """Hold room on the nodes that the scheduler is offered. A simulation is offered all nodes and holds nothing.
+
+    A member of a gang is offered one node: the next member is filtered before the scheduler shows which it chose.
+    """
     settings, ledger = service.settings, service.state.ledger
     if asked.items is not None and settings.node_cache_capable:
         return decision
-    if 0 < settings.most_nodes_offered < feasible:
-        decision = ledger.offer_best(decision, settings.most_nodes_offered)
+    most = 1 if decision.demand.gang else settings.most_nodes_offered
+    if 0 < most < feasible:
+        decision = ledger.offer_best(decision, most)
     ledger.hold(decision, service.clock())
     return decision
 

@@ -176,18 +176,33 @@ def filter_error(message: str) -> bytes:
 
 
 def filter_result(
-    args: ExtenderArgs, asked: Asked, fits: Bools, reasons: Reasons, texts: Mapping[Reason, str]
-) -> bytes:
+    args: ExtenderArgs, asked: Asked, fits: Bools, reasons: Reasons, texts: Mapping[Reason, str],
+    evictable: Bools | None = None,
+) -> bytes:  # fmt: skip
     """The nodes that fit, and a reason for each of the others.
 
-    Rejections are always Unresolvable. The scheduler's preemption simulates only its own filters, sees no gain from
-    evicting a pod that holds GPU memory, and would try every victim for nothing.
+    `evictable`: nodes where evicting pods would help. Preemption considers those and no others, and does not start
+    again while their evicted pods terminate.
     """
     if fits.all():
         return everything_passes(args)
-    failed = [asked.each(reasons == reason, after=b":" + encode(text)) for reason, text in texts.items()]
-    answer = [*_passed(asked, fits), b',"FailedNodes":{},"FailedAndUnresolvableNodes":{', *_with_commas(failed)]
+    helped = np.zeros(len(fits), dtype=np.bool_) if evictable is None else evictable
+    unresolvable = _failed(asked, reasons, texts, ~helped)
+    resolvable = _failed(asked, reasons, texts, helped) if helped.any() else []
+    answer = [
+        *_passed(asked, fits),
+        b',"FailedNodes":{',
+        *resolvable,
+        b'},"FailedAndUnresolvableNodes":{',
+        *unresolvable,
+    ]
     return b"".join([*answer, b'},"Error":""}'])
+
+
+def _failed(asked: Asked, reasons: Reasons, texts: Mapping[Reason, str], chosen: Bools) -> Iterator[bytes | memoryview]:
+    return _with_commas(
+        asked.each((reasons == reason) & chosen, after=b":" + encode(text)) for reason, text in texts.items()
+    )
 
 
 def _passed(asked: Asked, fits: Bools) -> list[bytes | memoryview]:

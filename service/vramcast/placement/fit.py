@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -10,7 +11,7 @@ import numpy.typing as npt
 from vramcast.hardware.vendors import SHARED_GPU
 from vramcast.placement.board import MAX_MIB, Board, Bools, Mibs, PoolTable, Sweep
 from vramcast.placement.name_index import Ints
-from vramcast.placement.promises import Demand
+from vramcast.placement.promises import Demand, Promise
 from vramcast.placement.reasons import Reason
 
 Reasons = npt.NDArray[np.uint8]
@@ -113,6 +114,21 @@ def scores(board: Board, demand: Demand, sweep: Sweep | None, columns: Ints) -> 
     gpus = sweep.gpus(columns)[-1]
     points = score(table.size[gpus, columns], sweep.spare_mib(columns), table.tenants[gpus, columns])
     return np.where(sweep.fits[columns], points, 0)
+
+
+def fits_without(board: Board, decision: Decision, gone: Iterable[Promise]) -> Bools:
+    """Which of the asked nodes would have room if these promises on shared GPUs ended? (asked,)"""
+    table, sweep, count = board.tables.get(SHARED_GPU), decision.sweep, decision.demand.ask.count
+    if table is None or sweep is None or decision.demand.ask.resource != SHARED_GPU:
+        return np.zeros(len(decision.columns), dtype=np.bool_)
+    relief = np.zeros_like(table.held)
+    for promise in gone:
+        column = board.column(promise.node)
+        if column is not None:
+            rows = [index for index in promise.gpu_indices if index < table.width] or slice(None)
+            relief[rows, column] += promise.need_mib or 0
+    fits = table.fits_with(relief, sweep.needs_mib, count)[decision.columns]
+    return np.asarray(fits & (decision.reasons == Reason.NO_ROOM), dtype=np.bool_)
 
 
 def offer_best(board: Board, decision: Decision, most: int) -> Decision:

@@ -37,6 +37,8 @@ class ClusterState:
         self.unschedulable = UnschedulablePods()
         # Grows with every change: equal revisions mean that nothing happened in between.
         self.revision = 0
+        # Of any pod so far. Most clusters have one priority, and nobody to evict.
+        self.lowest_priority = 1 << 31
         # What is free is known only after a complete list of both.
         self.nodes_listed = False
         self.pods_listed = False
@@ -130,6 +132,11 @@ class ClusterState:
     def being_placed(self, uid: PodUid) -> PodRecord | None:
         return self._being_placed.get(uid) or self.pods.get(uid)
 
+    def renew(self, pod: PodRecord) -> PodRecord:
+        """The pod with the newest version that the watch has shown, if a Binding may name it."""
+        known = self.pods.get(pod.uid)
+        return replace(pod, resource_version=known.resource_version) if known and may_renew(pod, known) else pod
+
     def with_newest_version(self, pod: PodRecord) -> PodRecord:
         """The scheduler may not have seen our latest patch of the pod yet; its Binding must name that version."""
         known = self.pods.get(pod.uid)
@@ -156,6 +163,7 @@ class ClusterState:
             self.pods.pop(pod.uid, None)
             return
         self.pods[pod.uid] = pod
+        self.lowest_priority = min(self.lowest_priority, pod.scheduling.priority)
         if pod.node is not None:
             self._promise_bound(pod, pod.node, read_at)
         else:
@@ -223,6 +231,25 @@ class ClusterState:
                 continue
             if promise.state is State.BOUND:
                 self._put_bound(pod, pod.ask, name, self._need_on(pod, name), (), promise.made_at)
+
+
+def may_renew(filtered: PodRecord, newer: PodRecord) -> bool:
+    """May the Binding of a filtered pod name this newer version of it?
+
+    The version in a Binding makes sure of two things: that the pod is still the one that was filtered, and that no
+    other replica has taken over since. The scheduler itself changes the version in between, when it nominates a node.
+    So what counts is not the version but what it guards: our annotations, the spec, and the mark that a takeover
+    writes on every pending pod. Every takeover writes another mark. A version that still has the old one is older than
+    the takeover, and the API server refuses a Binding that names it from then on, however late it arrives.
+    """
+    return (
+        _version(newer) > _version(filtered)
+        and newer.uid == filtered.uid
+        and newer.node is None
+        and newer.scheduling.requeued == filtered.scheduling.requeued
+        and newer.scheduling.generation == filtered.scheduling.generation
+        and (newer.task, newer.ask, str(newer.invalid)) == (filtered.task, filtered.ask, str(filtered.invalid))
+    )
 
 
 def _made_at(read_at: float | None) -> float:
