@@ -55,6 +55,8 @@ CONTRACT = {
     ("vramcast_held_bytes", "gauge", ()),
     ("vramcast_unschedulable_pods", "gauge", ()),
     ("vramcast_nodes", "gauge", ("kind",)),
+    ("vramcast_untainted_sharing_nodes", "gauge", ()),
+    ("vramcast_misplaced_pods", "gauge", ()),
     ("vramcast_gpu_memory_bytes", "gauge", ("product", "kind")),
     ("vramcast_cluster_synced", "gauge", ()),
     ("vramcast_cluster_stale_seconds", "gauge", ()),
@@ -106,6 +108,8 @@ CONTRACT = {
             "over_reservation_ratio",
         )
     ),
+    ("vramcast_tls_certificate_expiry_timestamp_seconds", "gauge", ()),
+    ("vramcast_tls_reloads_total", "counter", ("result",)),
     ("vramcast_build_info", "gauge", ("version",)),
 }
 # Only with the setting detail_metrics.

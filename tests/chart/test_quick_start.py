@@ -181,7 +181,9 @@ def test_the_quick_start_works_word_for_word(plane: ControlPlane, api: Api, shel
     image, install, share, job, poll, too_large, watch, monitor, leave = blocks()
     assert "build --tag registry.example.com/gpu/vramcast" in shell.run(image)
     assert 'deployment "vramcast" successfully rolled out' in shell.run(install)
-    assert "node/gpu-1 labeled" in shell.run(share)
+    shared = shell.run(share)
+    assert "node/gpu-1 labeled" in shared
+    assert "node/gpu-1 tainted" in shared
     assert "condition met" in shell.run(job)
     seen = shell.run(poll)
     assert '"vramcast.dev/gpu-indices":"0"' in seen

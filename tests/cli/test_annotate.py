@@ -520,3 +520,58 @@ def test_a_check_of_settings_writes_nothing(file: Path, capsys: pytest.CaptureFi
 def test_without_anything_to_do_the_error_names_the_options(file: Path) -> None:
     with pytest.raises(InvalidInput, match="--set KEY=VALUE"):
         run_annotate([file], AnnotateOptions({}), in_place=False, check=False, diff=False)
+
+
+# ------------------------------------------------------------------ tolerations
+
+TOLERATION = {"key": "vramcast.dev/gpu-sharing", "operator": "Exists", "effect": "NoSchedule"}
+SHARING_JOB = KINDS["Job"][0].replace("nvidia.com/gpu: 1", "cpu: 1")
+
+
+def tolerations(file: Path) -> object:
+    return yaml.safe_load(file.read_text())["spec"]["template"]["spec"].get("tolerations")
+
+
+def test_a_sharing_pod_tolerates_the_taint_of_sharing_nodes(file: Path) -> None:
+    file.write_text(SHARING_JOB)
+    annotate(file, "share=true", "gpu-memory=1Gi")
+    assert tolerations(file) == [TOLERATION]
+    once = file.read_text()
+    annotate(file, "share=true", "gpu-memory=1Gi")
+    assert file.read_text() == once
+
+
+def test_a_pod_that_does_not_share_gets_no_toleration(file: Path) -> None:
+    file.write_text(KINDS["Job"][0])
+    annotate(file, *SUMMARY)
+    assert tolerations(file) is None
+
+
+@pytest.mark.parametrize(
+    "layout",
+    [
+        "      tolerations:\n        - key: nvidia.com/gpu\n          operator: Exists\n",
+        "      tolerations:\n      - key: nvidia.com/gpu\n        operator: Exists\n",
+        "      tolerations: [{key: nvidia.com/gpu, operator: Exists}]\n",
+        '      tolerations: [{"key": "nvidia.com/gpu", "operator": "Exists"}]\n',
+    ],
+)
+def test_other_tolerations_stay(layout: str, file: Path) -> None:
+    file.write_text(SHARING_JOB.replace("      containers:\n", f"{layout}      containers:\n", 1))
+    annotate(file, "share=true", "gpu-memory=1Gi")
+    assert tolerations(file) == [{"key": "nvidia.com/gpu", "operator": "Exists"}, TOLERATION]
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"operator": "Exists"},
+        {"key": "vramcast.dev/gpu-sharing", "operator": "Exists"},
+        {"key": "vramcast.dev/gpu-sharing", "value": "true", "effect": "NoSchedule"},
+    ],
+)
+def test_a_pod_that_tolerates_the_taint_already_stays_as_it_is(given: dict[str, str], file: Path) -> None:
+    layout = f"      tolerations: [{json.dumps(given)}]\n"
+    file.write_text(SHARING_JOB.replace("      containers:\n", f"{layout}      containers:\n", 1))
+    annotate(file, "share=true", "gpu-memory=1Gi")
+    assert tolerations(file) == [given]

@@ -63,6 +63,27 @@ def test_a_sharing_node_lists_every_gpu_and_vramcast_picks() -> None:
     assert (pool.resource, pool.memory_mib, pool.picked_by_kubelet) == (SHARED_GPU, (14920,) * 4, False)
 
 
+@pytest.mark.parametrize(
+    ("taint", "tainted"),
+    [
+        ({"key": "vramcast.dev/gpu-sharing", "value": "true", "effect": "NoSchedule"}, True),
+        ({"key": "vramcast.dev/gpu-sharing", "effect": "NoExecute"}, True),
+        ({"key": "vramcast.dev/gpu-sharing", "value": "true", "effect": "PreferNoSchedule"}, False),
+        ({"key": "nvidia.com/gpu", "value": "present", "effect": "NoSchedule"}, False),
+        ({}, False),
+        (None, False),
+    ],
+)
+def test_a_node_is_tainted_if_its_taint_keeps_other_pods_out(taint: Json | None, tainted: bool) -> None:
+    manifest = {**node_manifest(), "spec": {"taints": [taint]}}
+    assert to_node(msgspec.convert(manifest, Node)).tainted is tainted
+
+
+@pytest.mark.parametrize("spec", [None, {}, {"taints": None}])
+def test_a_node_without_taints_is_not_tainted(spec: Json | None) -> None:
+    assert not to_node(msgspec.convert({**node_manifest(), "spec": spec}, Node)).tainted
+
+
 def test_without_a_memory_label_the_product_table_gives_the_size() -> None:
     (pool,) = read(labels("NVIDIA-L40S", count=2)).pools
     assert pool.memory_mib == (PRODUCTS["NVIDIA-L40S"].memory_mib - 620,)

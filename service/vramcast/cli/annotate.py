@@ -28,10 +28,13 @@ from vramcast.cli.yaml_edits import remove_value, set_value
 from vramcast.errors import FieldError, InvalidInput, InvalidTask
 from vramcast.forecast.forecaster import PhysicsForecaster
 from vramcast.names import Product
+from vramcast.placement.gpus import SHARING_TAINT
 from vramcast.task.task import unknown_key
 from vramcast.task.vocabulary import KEYS, PREFIX
 
 SCHEDULER_NAME = "vramcast-scheduler"
+_SHARE = PREFIX + "share"
+_TOLERATION = {"key": SHARING_TAINT, "operator": "Exists", "effect": "NoSchedule"}
 _ANY_PRODUCT = Product("NVIDIA-A100-SXM4-40GB")
 _EXIT_MISTAKES = 1
 
@@ -101,11 +104,15 @@ def _edit(text: str, source: str, options: AnnotateOptions) -> tuple[Manifest, M
     for found in _select(before, options):
         for place, value in found.template.required.items():
             text = set_value(text, found.document, place, value, source)
-        for name, value in {**_moved(before, found, options), **options.settings}.items():
+        written = {**_moved(before, found, options), **options.settings}
+        for name, value in written.items():
             text = set_value(text, found.document, (*found.template.annotations_place, name), value, source)
         for name in options.unset:
             if name in found.template.annotations:
                 text = remove_value(text, found.document, (*found.template.annotations_place, name), source)
+        described = {**found.template.annotations, **written}
+        if described.get(_SHARE) == "true" and _SHARE not in options.unset and _must_tolerate(found.template):
+            text = set_value(text, found.document, found.template.toleration_place, _TOLERATION, source)
         if options.scheduler_name is not None:
             _check_scheduler(found.template, source)
             text = set_value(text, found.document, found.template.scheduler_place, options.scheduler_name, source)
@@ -118,6 +125,17 @@ def _edit(text: str, source: str, options: AnnotateOptions) -> tuple[Manifest, M
     if mistakes:
         raise InvalidInput("\n".join(mistakes))
     return before, after
+
+
+def _must_tolerate(template: Template) -> bool:
+    """Sharing nodes have a taint that keeps out all pods but those that share."""
+    if not template.names_scheduler:
+        return False  # a TrainJob does not show the tolerations of its runtime
+    taint = {"key": SHARING_TAINT, "value": "true", "effect": "NoSchedule"}
+    return not any(
+        isinstance(given, Mapping) and all(given.get(field, value) == value for field, value in taint.items())
+        for given in template.tolerations
+    )
 
 
 def _moved(manifest: Manifest, found: FoundTemplate, options: AnnotateOptions) -> dict[str, str]:

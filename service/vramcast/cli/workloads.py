@@ -77,6 +77,16 @@ class Template:
         return (*self.place, "spec", "schedulerName")
 
     @property
+    def tolerations(self) -> Sequence[Any]:
+        given = self.spec.get("tolerations")
+        return given if isinstance(given, list) else ()
+
+    @property
+    def toleration_place(self) -> Place:
+        """Of one more toleration."""
+        return (*self.place, "spec", "tolerations", len(self.tolerations))
+
+    @property
     def annotations(self) -> Mapping[str, Any]:
         return _mapping(self.metadata.get("annotations"))
 

@@ -83,7 +83,10 @@ def _put(data: Any, place: Place, value: Content) -> None:
         elif isinstance(data, dict) and data.get(str(step)) is None:
             data[step] = fresh
         data = data[step]
-    data[place[-1]] = value
+    if isinstance(data, list) and place[-1] == len(data):
+        data.append(value)
+    else:
+        data[place[-1]] = value
 
 
 def _take(data: Any, place: Place) -> Any:
@@ -112,7 +115,7 @@ class _Text:
         content = _nested(rest[1:], value)
         if isinstance(node, yaml.MappingNode) and node.value:
             return self._add(node, str(rest[0]), content)
-        if isinstance(node, yaml.SequenceNode) and node.value and not node.flow_style:
+        if isinstance(node, yaml.SequenceNode) and node.value:
             return self._append(node, content)
         if key is not None and self._text[self._start(node) : self._end(node)] in _NOTHING:
             column = key.start_mark.column + self._step
@@ -158,6 +161,11 @@ class _Text:
         return self._splice(end, end, self._newline + lines)
 
     def _append(self, sequence: yaml.SequenceNode, content: Content) -> str:
+        if sequence.flow_style:
+            inside = self._text[: self._end(sequence) - 1].rstrip()
+            comma = "" if inside.endswith(",") else ","
+            entry = f"{comma} {_flow(content, json_style=_is_json(sequence.value[0]))}"
+            return self._splice(len(inside), len(inside), entry)
         dash = self._text.rfind("-", 0, self._start(sequence.value[-1]))
         column = dash - (self._text.rfind("\n", 0, dash) + 1)
         end = self._line_end(self._last(sequence.value[-1], sequence.value[-1]))
@@ -221,6 +229,10 @@ def _indent_step(root: yaml.Node) -> int:
             if isinstance(value, yaml.MappingNode) and not value.flow_style and value.value:
                 return max(1, int(value.value[0][0].start_mark.column - key.start_mark.column))
     return 2
+
+
+def _is_json(node: yaml.Node) -> bool:
+    return isinstance(node, yaml.MappingNode) and bool(node.value) and node.value[0][0].style == '"'
 
 
 def _is_quoted(node: yaml.Node) -> bool:

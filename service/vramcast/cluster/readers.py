@@ -15,7 +15,7 @@ from vramcast.cluster.objects import UNFINISHED
 from vramcast.hardware.vendors import is_gpu_resource
 from vramcast.names import NodeName, PodUid
 from vramcast.placement.changes import Change, NodeGone, NodeSeen, NodesListed, PodGone, PodSeen, PodsListed
-from vramcast.placement.gpus import NodeGpus, read_node
+from vramcast.placement.gpus import KEEPS_OUT, SHARING_TAINT, NodeGpus, read_node
 from vramcast.task.pod import NO_METADATA, Metadata, Pod, parse_count, to_record
 
 
@@ -23,8 +23,18 @@ class NodeStatus(msgspec.Struct, frozen=True, gc=False):
     allocatable: dict[str, Any] | None = None
 
 
+class Taint(msgspec.Struct, frozen=True, gc=False):
+    key: str | None = None
+    effect: str | None = None
+
+
+class NodeSpec(msgspec.Struct, frozen=True, gc=False):
+    taints: list[Taint | None] | None = None
+
+
 class Node(msgspec.Struct, frozen=True, gc=False):
     metadata: Metadata | None = None
+    spec: NodeSpec | None = None
     status: NodeStatus | None = None
 
 
@@ -32,11 +42,13 @@ def to_node(node: Node) -> NodeGpus:
     """The node's GPUs. Never raises."""
     metadata = node.metadata or NO_METADATA
     allocatable = (node.status.allocatable if node.status else None) or {}
+    taints = (node.spec.taints if node.spec else None) or ()
     return read_node(
         NodeName(metadata.name or ""),
         metadata.labels or {},
         metadata.annotations or {},
         {name: str(parse_count(value)) for name, value in allocatable.items() if is_gpu_resource(name)},
+        tainted=any(taint and taint.key == SHARING_TAINT and taint.effect in KEEPS_OUT for taint in taints),
     )
 
 

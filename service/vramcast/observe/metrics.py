@@ -110,6 +110,7 @@ class StateCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         yield from self._promises()
         yield from self._capacity()
+        yield from self._sharing()
         yield from self._world()
         unmanaged = sum(int(table.unmanaged.sum()) for table in self._ledger.board.tables.values())
         yield GaugeMetricFamily(
@@ -159,6 +160,24 @@ class StateCollector(Collector):
         for (product, kind), mib in sizes.items():
             size.add_metric([product, kind], mib * MIB)
         return nodes, size
+
+    def _sharing(self) -> Iterable[Metric]:
+        nodes = self._ledger.nodes
+        untainted = sum(node.sharing and not node.tainted for node in nodes.values())
+        misplaced = sum(
+            promise.node in nodes and nodes[promise.node].misplaces(promise.resource)
+            for promise in self._ledger.promises()
+        )
+        yield GaugeMetricFamily(
+            "vramcast_untainted_sharing_nodes",
+            "Sharing nodes without the taint that keeps out the pods of other schedulers",
+            value=untainted,
+        )
+        yield GaugeMetricFamily(
+            "vramcast_misplaced_pods",
+            "Device plugin pods on sharing nodes, and sharing pods on other nodes; these nodes get no more pods",
+            value=misplaced,
+        )
 
     def _world(self) -> Iterable[Metric]:
         view = self._cluster()

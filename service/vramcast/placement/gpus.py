@@ -17,6 +17,9 @@ from vramcast.names import NodeName, Product, Resource
 from vramcast.task.quantity import MIB, parse_quantity
 
 SHARING_LABEL = "vramcast.dev/gpu-sharing"
+# The taint has the same key. It keeps out the pods of other schedulers, which the label does not.
+SHARING_TAINT = SHARING_LABEL
+KEEPS_OUT = frozenset({"NoSchedule", "NoExecute"})
 # On a node: what its GPUs really are, where labels are missing or wrong. `40Gi`, or one per index: `40Gi,24Gi`.
 MEMORY_OVERRIDE = "vramcast.dev/gpu-memory"
 PRODUCT_OVERRIDE = "vramcast.dev/gpu-product"
@@ -45,30 +48,43 @@ class Pool:
 
 @dataclass(frozen=True, slots=True)
 class NodeGpus:
-    """What one node offers. `problem` says why a node with GPUs offers none."""
+    """What one node offers. `problem` says why a node with GPUs offers none.
+
+    `tainted`: only pods that tolerate the taint of sharing nodes can land here.
+    """
 
     name: NodeName
     sharing: bool = False
     pools: tuple[Pool, ...] = ()
     problem: str = ""
+    tainted: bool = False
 
     def pool(self, resource: Resource) -> Pool | None:
         return next((pool for pool in self.pools if pool.resource == resource), None)
 
+    def misplaces(self, resource: Resource) -> bool:
+        """A pod from the device plugin on a sharing node, or the reverse: nothing tells which GPUs both would use."""
+        return bool(self.pools) and (resource == SHARED_GPU) != self.sharing
+
 
 def read_node(
-    name: NodeName, labels: Mapping[str, str], annotations: Mapping[str, str], allocatable: Mapping[str, str]
+    name: NodeName,
+    labels: Mapping[str, str],
+    annotations: Mapping[str, str],
+    allocatable: Mapping[str, str],
+    *,
+    tainted: bool = False,
 ) -> NodeGpus:
     """The GPUs of a node. Never raises: a node that cannot be read offers nothing and reports why."""
     sharing = labels.get(SHARING_LABEL) == "true"
     if labels.get(SHARING_LABEL, "true") not in {"true", "false"}:
         value = labels[SHARING_LABEL][:60]
-        return NodeGpus(name, problem=f'label {SHARING_LABEL}={value!r}: expected "true" or "false"')
+        return NodeGpus(name, problem=f'label {SHARING_LABEL}={value!r}: expected "true" or "false"', tainted=tainted)
     try:
         pools = _read_pools(sharing, labels, annotations, allocatable)
     except ValueError as error:
-        return NodeGpus(name, sharing, problem=str(error))
-    return NodeGpus(name, sharing, pools)
+        return NodeGpus(name, sharing, problem=str(error), tainted=tainted)
+    return NodeGpus(name, sharing, pools, tainted=tainted)
 
 
 def _read_pools(
