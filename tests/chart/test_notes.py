@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-import yaml
 
 from tests.chart.conftest import NAMESPACE
+from tests.chart.extender import snippet_in
 from tests.chart.helm import CHART, Helm
 from tests.chart.matrix import Values
 
@@ -27,8 +27,10 @@ def test_the_notes_name_the_next_three_commands_with_the_releases_names(helm: He
 
 def test_the_notes_carry_the_configuration_for_the_clusters_own_scheduler(helm: Helm) -> None:
     notes = notes_of(helm, {"mode": "extender", "extender": {"service": {"clusterIP": "10.96.0.77"}}})
-    entry = yaml.safe_load(notes[notes.index("     extenders:") :])["extenders"][0]
+    entry = snippet_in(notes)
     assert entry["urlPrefix"] == "https://10.96.0.77:8888"
     assert entry["enableHTTPS"] is True
     assert entry["tlsConfig"]["serverName"] == f"vramcast.{NAMESPACE}.svc"
     assert entry["bindVerb"] == "bind"
+    assert entry["managedResources"] == [{"name": "vramcast.dev/task", "ignoredByScheduler": True}]
+    assert 'limits: {"vramcast.dev/task": 1}' in notes

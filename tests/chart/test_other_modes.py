@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import base64
 import ssl
-import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
-import yaml
 
 from tests.chart.conftest import NAMESPACE
+from tests.chart.extender import ExtenderService, extender_snippet
 from tests.chart.helm import CHART, Helm
-from tests.chart.replica import Replica, account_kubeconfig
-from tests.controlplane import Api, ControlPlane, Process, eventually, free_port, scheduler_config
+from tests.chart.replica import Replica
+from tests.controlplane import Api, ControlPlane, eventually, scheduler_config
 from tests.controlplane.objects import A100_40GB, shared_pod, sharing_node
 
 pytestmark = pytest.mark.e2e
@@ -29,71 +26,32 @@ def extender(plane: ControlPlane, helm: Helm) -> Iterator[str]:
     helm.run("uninstall", "vramcast", f"--namespace={NAMESPACE}")
 
 
-def write_secret(api: Api, name: str, directory: Path) -> Path:
-    directory.mkdir()
-    data: dict[str, str] = api.get(f"/api/v1/namespaces/{NAMESPACE}/secrets/{name}")["data"]
-    for file, content in data.items():
-        (directory / file).write_bytes(base64.b64decode(content))
-    return directory
-
-
-def extender_snippet(helm: Helm, release: str) -> Any:
-    """What the user copies from the notes."""
-    notes = helm.run("get", "notes", release, f"--namespace={NAMESPACE}")
-    return yaml.safe_load(notes[notes.index("     extenders:") :])["extenders"][0]
-
-
 @pytest.fixture
-def service(plane: ControlPlane, api: Api, extender: str, tmp_path: Path) -> Iterator[tuple[Process, int]]:
-    """The Deployment's container and its port."""
-    server = write_secret(api, "vramcast-server-tls", tmp_path / "server")
-    text = api.get(f"/api/v1/namespaces/{NAMESPACE}/configmaps/{extender}")["data"]["vramcast.yaml"]
-    settings = yaml.safe_load(text.replace("/etc/vramcast-tls", str(server)))
-    settings |= {"host": "127.0.0.1", "port": free_port(), "metrics_port": free_port()}
-    file = tmp_path / "vramcast.yaml"
-    file.write_text(yaml.safe_dump(settings))
-    kubeconfig = account_kubeconfig(plane, NAMESPACE, "vramcast", tmp_path / "kubeconfig")
-    command = [sys.executable, "-m", "vramcast", "serve", f"--config={file}"]
-    process = Process("vramcast", command, tmp_path / "vramcast.log", {"KUBECONFIG": str(kubeconfig)})
-    process.start()
-    eventually(lambda: _answers(f"http://127.0.0.1:{settings['metrics_port']}/readyz"), 30, "readiness")
-    yield process, settings["port"]
-    process.terminate()
-
-
-def _answers(url: str) -> bool:
-    try:
-        return httpx.get(url).status_code == 200
-    except httpx.TransportError:
-        return False
+def service(plane: ControlPlane, api: Api, extender: str, tmp_path: Path) -> Iterator[ExtenderService]:
+    running = ExtenderService(plane, extender, tmp_path).start()
+    yield running
+    running.process.terminate()
 
 
 def test_the_clusters_own_scheduler_calls_over_mtls_with_the_configuration_of_the_notes(
-    plane: ControlPlane, api: Api, helm: Helm, extender: str, service: tuple[Process, int], tmp_path: Path
+    plane: ControlPlane, api: Api, helm: Helm, extender: str, service: ExtenderService
 ) -> None:
-    process, port = service
-    client = write_secret(api, "vramcast-client-tls", tmp_path / "client")
-    entry = extender_snippet(helm, extender)
-    assert entry["urlPrefix"] == "https://CLUSTER-IP:8888"
-    entry["urlPrefix"] = f"https://127.0.0.1:{port}"
-    for key in ("caFile", "certFile", "keyFile"):
-        entry["tlsConfig"][key] = entry["tlsConfig"][key].replace("/etc/kubernetes/vramcast", str(client))
+    entry = service.entry(extender_snippet(helm, extender))
     scheduler = plane.scheduler(scheduler_config(entry, name="clusters-own"))
     try:
         api.create_nodes([sharing_node("gpu", A100_40GB, 1)])
-        api.create_pod(shared_pod("task", "10Gi", scheduler="clusters-own"))
+        api.create_pod(shared_pod("task", "10Gi", scheduler="clusters-own", resources={"vramcast.dev/task": "1"}))
         eventually(lambda: api.pod("task")["spec"].get("nodeName") == "gpu", 20, "the pod to be bound")
     finally:
         scheduler.terminate()
-    assert "forbidden" not in process.log.read_text().lower()
+    assert "forbidden" not in service.process.log.read_text().lower()
 
 
-def test_a_caller_without_a_certificate_is_rejected(api: Api, service: tuple[Process, int], tmp_path: Path) -> None:
-    client = write_secret(api, "vramcast-client-tls", tmp_path / "client")
-    trust = ssl.create_default_context(cafile=client / "ca.crt")
+def test_a_caller_without_a_certificate_is_rejected(service: ExtenderService) -> None:
+    trust = ssl.create_default_context(cafile=service.client_ca)
     trust.check_hostname = False
     with pytest.raises(httpx.TransportError):
-        httpx.post(f"https://127.0.0.1:{service[1]}/filter", json={}, verify=trust)
+        httpx.post(f"https://127.0.0.1:{service.port}/filter", json={}, verify=trust)
 
 
 def test_mode_observe_needs_no_scheduler_and_binds_nothing(

@@ -95,6 +95,24 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- printf "%s-client-tls" (include "vramcast.fullname" .) -}}
 {{- end -}}
 
+{{/* Whether to install the ValidatingAdmissionPolicies. Mode observe makes no promises. Kubernetes has had them since 1.30;
+     KubeVersion and not APIVersions, because `helm template` knows only the former. */}}
+{{- define "vramcast.admissionPolicy" -}}
+{{- if and .Values.admissionPolicy.enabled (ne .Values.mode "observe") (semverCompare ">=1.30.0-0" .Capabilities.KubeVersion.Version) -}}true{{- end -}}
+{{- end -}}
+
+{{/* A resource that no node has. The scheduler calls an extender for every pod, or for pods that request a resource. In mode
+     `extender` it must not be for every pod: while vramcast is down the whole cluster would wait, vramcast included. */}}
+{{- define "vramcast.taskResource" -}}
+vramcast.dev/task
+{{- end -}}
+
+{{- define "vramcast.managedResources" -}}
+{{- $named := .Values.extender.managedResources -}}
+{{- if eq .Values.mode "extender" -}}{{- $named = prepend $named (include "vramcast.taskResource" .) | uniq -}}{{- end -}}
+{{- toJson $named -}}
+{{- end -}}
+
 {{/* An entry of `extenders`, the same wherever the kube-scheduler runs. */}}
 {{- define "vramcast.extenderVerbs" -}}
 filterVerb: filter
@@ -107,11 +125,11 @@ weight: {{ .Values.extender.weight }}
 httpTimeout: {{ .Values.extender.httpTimeout }}
 nodeCacheCapable: true
 ignorable: {{ .Values.extender.ignorable }}
-{{- with .Values.extender.managedResources }}
+{{- with include "vramcast.managedResources" . | fromJsonArray }}
 managedResources:
 {{- range . }}
   - name: {{ . }}
-    ignoredByScheduler: false
+    ignoredByScheduler: {{ eq . (include "vramcast.taskResource" $) }}
 {{- end }}
 {{- end }}
 {{- end -}}
