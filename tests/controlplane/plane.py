@@ -32,10 +32,17 @@ START_SECONDS = 60.0
 class ControlPlane:
     """Use as a context manager, or call `start()` and `stop()`."""
 
-    def __init__(self, binaries: Binaries | None = None, *, keep_directory: bool = False) -> None:
+    def __init__(
+        self,
+        binaries: Binaries | None = None,
+        *,
+        keep_directory: bool = False,
+        apiserver_flags: Sequence[str] = (),
+    ) -> None:
         self.binaries = binaries or built_binaries()
         self.directory = Path(tempfile.mkdtemp(prefix="vramcast-controlplane-"))
         self._keep_directory = keep_directory
+        self._apiserver_flags = apiserver_flags
         self._tokens = {user: secrets.token_hex(16) for user in ("admin", _SCHEDULER_USER)}
         self._api: Api | None = None
         self.schedulers: list[Scheduler] = []
@@ -251,6 +258,7 @@ class ControlPlane:
             # every namespace, the other adds a not-ready taint that nothing would remove.
             "--disable-admission-plugins=ServiceAccount,TaintNodesByCondition",
             "--profiling=false",
+            *self._apiserver_flags,
         ]
 
     def _kwok_command(self) -> list[str]:

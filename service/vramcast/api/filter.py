@@ -94,8 +94,13 @@ def _offer(service: Service, asked: wire.Asked, decision: Decision, feasible: in
 
 
 def _worth_waiting(service: Service, decision: Decision) -> bool:
-    """Only holds are in the way, or the scheduler has seen an event that has not arrived here yet."""
+    """Only holds are in the way, or the scheduler has seen an event that has not arrived here yet.
+
+    The holds of a gang stay until all its members are filtered, so a member does not wait for them.
+    """
     held = bool((decision.reasons == Reason.HELD).any())
+    if held and service.state.ledger.holds_gang(decision.demand.gang):
+        return False
     return held or service.state.unschedulable.unchanged_since(decision.demand.uid, service.state.revision)
 
 

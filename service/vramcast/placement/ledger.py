@@ -208,6 +208,9 @@ class Ledger(PromiseBook):
         if keep.any():
             self._narrow(hold, keep, hold.held_at + _NOMINATED_TTLS * self._hold_ttl_seconds, nominated=True)
 
+    def holds_gang(self, gang: str) -> bool:
+        return bool(gang) and any(hold.gang == gang and not hold.nominated for hold in self._holds.values())
+
     def is_nominated(self, uid: PodUid) -> bool:
         hold = self._holds.get(uid)
         return hold is not None and hold.nominated
