@@ -11,7 +11,7 @@ import socket
 import struct
 import threading
 from collections import defaultdict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -133,8 +133,8 @@ def breaks_after(events: int, *, mid_line: bool = False, orderly: bool = False) 
     """Sends this many events; then a reset, half a line and a reset, or a proper end."""
 
     def behave(server: FakeApiServer, exchange: Exchange) -> None:
-        exchange.begin()
         lines = server.lines_after(exchange.request)
+        exchange.begin()
         for _, line in zip(range(events), lines, strict=False):
             exchange.write(line)
         if mid_line and (line := next(lines, None)):
@@ -327,16 +327,21 @@ class FakeApiServer:
         if int(exchange.request.query["resourceVersion"]) < self.stores[resource].forgotten_before:
             gone_in_stream(self, exchange)
             return
+        lines = self.lines_after(exchange.request)
         exchange.begin()
-        for line in self.lines_after(exchange.request):
+        for line in lines:
             exchange.write(line)
         self._finish(exchange)
 
-    def lines_after(self, request: Request) -> Any:
-        """Past and future events after the request's resource version, until streams are ended."""
+    def lines_after(self, request: Request) -> Iterator[bytes]:
+        """Past and future events after the request's resource version, until streams are ended.
+
+        Call it before the client gets an answer: a test may end all streams as soon as it is connected.
+        """
         store = self.stores[request.kind.split()[-1]]
-        after = int(request.query["resourceVersion"])
-        epoch = self._stream_epoch
+        return self._lines(store, int(request.query["resourceVersion"]), self._stream_epoch)
+
+    def _lines(self, store: Store, after: int, epoch: int) -> Iterator[bytes]:
         while True:
             with self._changed:
                 if self.stopping.is_set() or self._stream_epoch != epoch:
