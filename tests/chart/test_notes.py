@@ -34,3 +34,12 @@ def test_the_notes_carry_the_configuration_for_the_clusters_own_scheduler(helm: 
     assert entry["bindVerb"] == "bind"
     assert entry["managedResources"] == [{"name": "vramcast.dev/task", "ignoredByScheduler": True}]
     assert 'limits: {"vramcast.dev/task": 1}' in notes
+
+
+def test_other_resources_are_added_to_that_of_described_pods(helm: Helm) -> None:
+    notes = notes_of(helm, {"mode": "extender", "extender": {"managedResources": ["nvidia.com/gpu"]}})
+    assert snippet_in(notes)["managedResources"] == [
+        {"name": "vramcast.dev/task", "ignoredByScheduler": True},
+        {"name": "nvidia.com/gpu", "ignoredByScheduler": False},
+    ]
+    assert "but those that request nvidia.com/gpu" in notes

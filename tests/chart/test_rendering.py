@@ -270,3 +270,18 @@ def test_mode_observe_may_write_nothing_but_events(helm: Helm) -> None:
     rules = named(helm.template({"mode": "observe"}), "ClusterRole")["rules"]
     writes = {(r, verb) for rule in rules for r in rule["resources"] for verb in rule["verbs"]}
     assert {(r, v) for r, v in writes if v not in ("get", "list", "watch")} == {("events", "create")}
+
+
+@pytest.mark.parametrize("share", [False, True])
+def test_the_test_pod_tolerates_the_taint_of_sharing_nodes_if_it_shares(helm: Helm, share: bool) -> None:
+    pod = named(helm.template({"tests": {"share": share}}), "Pod")["spec"]
+    keys = [toleration["key"] for toleration in pod["tolerations"]]
+    assert keys == ["nvidia.com/gpu", *["vramcast.dev/gpu-sharing"] * share]
+
+
+def test_the_second_scheduler_calls_vramcast_for_all_of_its_pods(helm: Helm) -> None:
+    """They chose it by name, and vramcast's own pod did not."""
+    documents = helm.template({})
+    config = yaml.safe_load(named(documents, "ConfigMap", "vramcast")["data"]["scheduler.yaml"])
+    assert "managedResources" not in config["extenders"][0]
+    assert "schedulerName" not in named(documents, "Deployment")["spec"]["template"]["spec"]
