@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import threading
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
@@ -135,7 +136,9 @@ class KubernetesCluster:
 
     def _requeue(self, namespace: str, name: str, uid: PodUid) -> ApiResponse:
         # The UID is a precondition: if another pod has this name, the API server answers 409 or 422.
-        patch = {"metadata": {"uid": uid, "annotations": {REQUEUE: datetime.now(UTC).isoformat()}}}
+        # Never the same twice, whatever the clock does: a Binding may name a newer version only if this is unchanged.
+        mark = f"{datetime.now(UTC).isoformat()} {secrets.token_hex(4)}"
+        patch = {"metadata": {"uid": uid, "annotations": {REQUEUE: mark}}}
         return self._transport.request(
             _PATCH,
             "PATCH",

@@ -174,9 +174,11 @@ class ClusterState:
         filtered, seen = self._being_placed.get(pod.uid), pod.scheduling
         if filtered is None or _version(pod) <= _version(filtered):
             return
-        if seen.nominated is not None:
+        if seen.nominated is not None and seen.nominated != filtered.scheduling.nominated:
             self.ledger.nominate(pod.uid, seen.nominated)
-        elif self.ledger.is_nominated(pod.uid) or (seen.failure and seen.failure != filtered.scheduling.failure):
+            return
+        taken_back = seen.nominated is None and self.ledger.is_nominated(pod.uid)
+        if taken_back or (seen.failure and seen.failure != filtered.scheduling.failure):
             self.ledger.release_hold(pod.uid)
 
     def _lose_pod(self, uid: PodUid) -> None:
