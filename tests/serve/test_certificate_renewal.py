@@ -6,6 +6,7 @@ import http.client
 import os
 import shutil
 import ssl
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +16,7 @@ import pytest
 from tests.controlplane import eventually
 from tests.serve.identities import Identity, make_identity
 from tests.serve.running import Serve
+from vramcast.controllers.certificates import Certificates, TlsFiles
 
 pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="needs openssl to make certificates")
 
@@ -152,15 +154,6 @@ def test_broken_files_change_nothing(service: Renewing, broken: str) -> None:
     assert same(service.served(), service.first)
 
 
-def test_unchanged_files_are_not_loaded_again(service: Renewing) -> None:
-    os.unlink(service.volume.path("tls.crt"))
-    eventually(lambda: service.failed() >= 1, what="a check of the files")
-    service.volume.put(service.first, service.authority)
-    before = eventually(lambda: f if (f := service.failed()) == service.failed() else 0, what="the files to be back")
-    assert before >= 1
-    assert service.metric('vramcast_tls_reloads_total{result="ok"}') == 0
-
-
 def test_a_renewed_client_ca_replaces_the_old_one(tmp_path: Path, authority: Identity) -> None:
     with Renewing(tmp_path, authority, mutual=True) as service:
         ours = make_identity(service.made, "kube-scheduler", authority)
@@ -178,3 +171,40 @@ def test_a_renewed_client_ca_replaces_the_old_one(tmp_path: Path, authority: Ide
         service.volume.put(service.first, new_authority)
         eventually(lambda: accepts(theirs), what="a client certificate of the new CA to be accepted")
         assert not accepts(ours)
+
+
+# --- without a process
+
+
+def files_of(identity: Identity) -> TlsFiles:
+    return TlsFiles(identity.cert, identity.key, None)
+
+
+# A date after 2049 has another format.
+@pytest.mark.parametrize("days", [1, 20000])
+def test_the_expiry_is_the_certificates_own(tmp_path: Path, authority: Identity, days: int) -> None:
+    identity = make_identity(tmp_path, "server", authority, days)
+    command = ["openssl", "x509", "-noout", "-enddate", "-in", str(identity.cert)]
+    shown = subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip().removeprefix("notAfter=")
+    assert Certificates(files_of(identity)).view().expires_at == ssl.cert_time_to_seconds(shown)
+
+
+def test_the_expiry_is_the_earliest_in_the_chain(tmp_path: Path) -> None:
+    signer = make_identity(tmp_path, "signer", days=1)
+    identity = make_identity(tmp_path, "server", signer, days=30)
+    alone = Certificates(files_of(identity)).view().expires_at
+    identity.cert.write_bytes(identity.cert.read_bytes() + signer.cert.read_bytes())
+    chain = Certificates(files_of(identity)).view().expires_at
+    assert alone is not None
+    assert chain == pytest.approx(alone - 29 * DAY_SECONDS, abs=300)
+
+
+def test_unchanged_files_are_not_loaded_again(tmp_path: Path, authority: Identity) -> None:
+    identity = make_identity(tmp_path, "server", authority)
+    certificates = Certificates(files_of(identity))
+    identity.cert.touch()
+    certificates.check()
+    assert certificates.view().reloads == {"ok": 0, "failed": 0}
+    identity.cert.write_bytes(identity.cert.read_bytes() + b"\n")
+    certificates.check()
+    assert certificates.view().reloads == {"ok": 1, "failed": 0}
