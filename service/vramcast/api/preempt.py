@@ -7,6 +7,7 @@ the lowest sufficient pods are added.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import chain
 
 import numpy as np
 
@@ -20,6 +21,9 @@ from vramcast.placement.fit import Decision
 from vramcast.placement.promises import Demand, Promise, State
 from vramcast.service import Service
 from vramcast.task.pod import PodRecord, to_record
+
+# With 8 pods on each node this takes about 7 ms.
+_MOST_SEARCHED = 500
 
 
 async def preempt_pods(service: Service, body: bytes) -> Reply:
@@ -62,11 +66,18 @@ def _sufficient(
 
 
 def nodes_to_evict_from(service: Service, pod: PodRecord, decision: Decision) -> Bools | None:
-    """Which of the rejected nodes would fit the pod if all pods of lower priority were evicted; None if none."""
-    ledger = service.state.ledger
-    if pod.scheduling.priority <= service.state.lowest_priority:
+    """Which of the rejected nodes would fit the pod if all pods of lower priority were evicted; None if none.
+
+    In a large cluster a part of the nodes is searched, and another part after the next change. The scheduler itself
+    considers a hundred candidates, or a tenth of the nodes.
+    """
+    state, ledger = service.state, service.state.ledger
+    if pod.scheduling.priority <= state.lowest_priority or not ledger.nodes:
         return None
-    lower = _lower(service, pod, ledger.promises())
+    names = list(ledger.nodes)
+    start = state.revision * _MOST_SEARCHED % len(names)
+    searched = (names[start:] + names[:start])[:_MOST_SEARCHED]
+    lower = _lower(service, pod, chain.from_iterable(map(ledger.promises_on, searched)))
     helped = fit.fits_without(ledger.board, decision, lower)
     return helped if np.any(helped) else None
 

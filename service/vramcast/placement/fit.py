@@ -121,12 +121,16 @@ def fits_without(board: Board, decision: Decision, gone: Iterable[Promise]) -> B
     table, sweep, count = board.tables.get(SHARED_GPU), decision.sweep, decision.demand.ask.count
     if table is None or sweep is None or decision.demand.ask.resource != SHARED_GPU:
         return np.zeros(len(decision.columns), dtype=np.bool_)
-    relief = np.zeros_like(table.held)
+    rows, columns, freed = [], [], []
     for promise in gone:
         column = board.column(promise.node)
-        if column is not None:
-            rows = [index for index in promise.gpu_indices if index < table.width] or slice(None)
-            relief[rows, column] += promise.need_mib or 0
+        for row in promise.gpu_indices or range(table.width):
+            if column is not None and row < table.width:
+                rows.append(row)
+                columns.append(column)
+                freed.append(promise.need_mib or 0)
+    relief = np.zeros_like(table.held)
+    np.add.at(relief, (rows, columns), freed)
     fits = table.fits_with(relief, sweep.needs_mib, count)[decision.columns]
     return np.asarray(fits & (decision.reasons == Reason.NO_ROOM), dtype=np.bool_)
 
