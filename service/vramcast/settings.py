@@ -119,7 +119,7 @@ class Settings(BaseModel):
     node_cache_capable: bool = True
     """true: a request with whole Nodes is a simulation (cluster-autoscaler) and holds nothing"""
     bind_deadline_seconds: float = Field(1.5, gt=0, le=30)
-    """timeout of one bind, retries included"""
+    """timeout of one bind, from the request on; includes waiting and retries"""
     bind_workers: int = Field(16, ge=1, le=256)
     """concurrent binds"""
     max_body_mib: int = Field(64, ge=1, le=1024)
