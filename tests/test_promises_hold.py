@@ -28,6 +28,12 @@ def story(work: Callable[[World], Awaitable[None]], **settings: Any) -> None:
     asyncio.run(run())
 
 
+async def bind_without_an_answer(world: World, pod: dict[str, Any]) -> None:
+    await world.filter(pod)
+    world.cluster.results.append(BindResult(Fate.UNKNOWN))
+    await world.finish(await world.start(world.client.bind(pod, NODE)))
+
+
 # ------------------------------------------------------------------ edits
 
 
@@ -58,9 +64,7 @@ def test_a_pod_that_another_scheduler_bound_cannot_shrink_itself_later() -> None
 def test_a_stale_answer_about_an_unconfirmed_bind_does_not_withdraw_the_next_bind() -> None:
     async def work(world: World) -> None:
         pod = shared_pod("p", "30Gi")
-        await world.filter(pod)
-        world.cluster.results.append(BindResult(Fate.UNKNOWN))
-        await world.finish(await world.start(world.client.bind(pod, NODE)))
+        await bind_without_an_answer(world, pod)
         world.clock.now += 66
         world.cluster.pods["default/p"] = record(pod)
         resolving = await world.start(resolve_unconfirmed(world.service))
@@ -173,9 +177,7 @@ def test_a_pod_that_ends_while_a_takeover_lists_it_leaves_no_promise() -> None:
 def test_a_pod_that_ends_while_maintenance_reads_it_leaves_no_promise() -> None:
     async def work(world: World) -> None:
         pod = shared_pod("p", "30Gi")
-        await world.filter(pod)
-        world.cluster.results.append(BindResult(Fate.UNKNOWN))
-        await world.finish(await world.start(world.client.bind(pod, NODE)))
+        await bind_without_an_answer(world, pod)
         world.clock.now += 66
         world.cluster.pods["default/p"] = record(pod, NODE, reserved_memory="30Gi", gpu_indices="0")
         resolving = await world.start(resolve_unconfirmed(world.service))
@@ -273,9 +275,7 @@ def test_a_pod_that_is_deleted_while_filter_waits_is_not_remembered() -> None:
 def test_maintenance_expires_holds_while_a_call_hangs() -> None:
     async def work(world: World) -> None:
         pod = shared_pod("p", "10Gi")
-        await world.filter(pod)
-        world.cluster.results.append(BindResult(Fate.UNKNOWN))
-        await world.finish(await world.start(world.client.bind(pod, NODE)))
+        await bind_without_an_answer(world, pod)
         await world.filter(shared_pod("held", "10Gi"))
         world.clock.now += 66
         maintenance = asyncio.ensure_future(maintain(world.service))

@@ -46,6 +46,7 @@ def test_an_open_connection_that_is_silent_for_too_long_is_stale(
         assert age(watch) == 0
         clock.now += 61
         assert age(watch) == 61
+        assert watch.cluster.health().detail == "watching nodes, silent for 61 s; watching pods, silent for 61 s"
         for resource in ("nodes", "pods"):
             server.bookmark(resource)
         eventually(lambda: age(watch) == 0, what="bookmarks on both watches")

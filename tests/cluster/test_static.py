@@ -15,7 +15,7 @@ from vramcast.cluster.static_file import ClusterFile, read_cluster_file
 from vramcast.errors import InvalidClusterFile, InvalidRequest
 from vramcast.hardware.vendors import SHARED_GPU, WHOLE_GPU
 from vramcast.names import NodeName, PodUid
-from vramcast.placement.changes import Change, NodeSeen, NodesListed, PodSeen, PodsListed, UnmanagedMemorySeen
+from vramcast.placement.changes import Change, NodeSeen, NodesListed, PodSeen, PodsListed, UnmanagedSeen
 from vramcast.placement.gpus import NodeGpus
 from vramcast.task.pod import Ask, Assignment, PodRecord
 
@@ -218,8 +218,8 @@ def test_it_is_a_cluster(tmp_path: Path) -> None:
 def test_the_first_report_is_complete_and_in_order(tmp_path: Path) -> None:
     _, inbox = started(tmp_path)
     kinds = [type(change) for change in inbox.changes]
-    assert kinds == [*[NodeSeen] * 4, NodesListed, UnmanagedMemorySeen, PodSeen, PodSeen, PodsListed]
-    unmanaged = next(change for change in inbox.changes if isinstance(change, UnmanagedMemorySeen))
+    assert kinds == [*[NodeSeen] * 4, NodesListed, UnmanagedSeen, PodSeen, PodSeen, PodsListed]
+    unmanaged = next(change for change in inbox.changes if isinstance(change, UnmanagedSeen))
     assert (unmanaged.name, unmanaged.used_mib) == ("l40s", (0, 18 * 1024))
 
 

@@ -12,7 +12,7 @@ from vramcast.names import NodeName, PodUid
 from vramcast.outcomes.observation import Findings, Observer
 from vramcast.outcomes.readings import Fault, Interpreter, Series
 from vramcast.outcomes.tenancy import Tenancy
-from vramcast.placement.changes import NodeSeen, UnmanagedMemorySeen
+from vramcast.placement.changes import NodeSeen, UnmanagedSeen
 from vramcast.placement.ledger import Ledger
 from vramcast.placement.promises import Promise, State
 from vramcast.placement.state import ClusterState
@@ -125,7 +125,7 @@ def test_no_telemetry_adds_room_beyond_what_the_promises_leave(given: list[Serie
     before = [view.room_mib for view in state.ledger.device_views(NODE)]
     tenancy = tenancy_of(*promises)
     for name, (_, used_mib) in study(Observer(), tenancy, *given).unmanaged_mib.items():
-        state.apply(UnmanagedMemorySeen(name, used_mib))
+        state.apply(UnmanagedSeen(name, used_mib))
     after = [view.room_mib for view in state.ledger.device_views(NODE)]
     assert all(now <= then for now, then in zip(after, before, strict=True))
     assert sorted(p.uid for p in state.ledger.promises()) == sorted(p.uid for p in promises)

@@ -23,7 +23,7 @@ from vramcast.placement.changes import (
     PodGone,
     PodSeen,
     PodsListed,
-    UnmanagedMemorySeen,
+    UnmanagedSeen,
 )
 from vramcast.placement.gpus import NodeGpus
 from vramcast.placement.ledger import Ledger
@@ -168,7 +168,7 @@ class LedgerMachine(RuleBasedStateMachine):
         if name in self.present:
             self.unmanaged[name] = used
             self.withdraw_offers(name)
-            self.apply(UnmanagedMemorySeen(NodeName(name), used))
+            self.apply(UnmanagedSeen(NodeName(name), used))
 
     # ------------------------------------------------------------------ pods in the API server
 

@@ -19,7 +19,7 @@ from vramcast.placement.changes import (
     PodGone,
     PodSeen,
     PodsListed,
-    UnmanagedMemorySeen,
+    UnmanagedSeen,
 )
 from vramcast.placement.ledger import Ledger
 from vramcast.placement.promises import Promise
@@ -137,7 +137,7 @@ def test_pods_and_nodes_that_a_list_omits_are_removed() -> None:
 
 def test_unmanaged_memory_and_deleted_nodes_reach_the_ledger() -> None:
     state = new_state()
-    apply(state, [NodeSeen(sharing_node("n1", 1000)), UnmanagedMemorySeen(N1, (400,))])
+    apply(state, [NodeSeen(sharing_node("n1", 1000)), UnmanagedSeen(N1, (400,))])
     assert room(state.ledger, "n1") == [600]
     apply(state, [NodeGone(N1)])
     assert not state.ledger.nodes

@@ -48,14 +48,14 @@ async def filter_nodes(service: Service, body: bytes) -> Reply:
 
 
 async def _filter_described(service: Service, args: wire.ExtenderArgs, pod: PodRecord, demand: Demand) -> Reply:
-    state, ledger = service.state, service.state.ledger
+    state, ledger, started = service.state, service.state.ledger, service.clock()
     service.expire_holds()
-    ledger.start_over(demand, service.clock())
+    ledger.start_over(demand, started)
     asked = wire.ask_board(args, ledger.board)
     decision = ledger.decide(demand, asked.columns)
     if not decision.fits.any() and _worth_waiting(service, decision):
         asked, decision = await _wait_for_holds(service, args, demand)
-    if ledger.is_gone(pod.uid):
+    if state.is_gone(pod.uid, started):
         text = f"pod {pod.key} no longer exists"
         return Reply(wire.filter_error(text), pod.key, decision=text, cause="gone")
     # No await from here to the end: the room that was read is the room that is taken.
@@ -67,7 +67,8 @@ async def _filter_described(service: Service, args: wire.ExtenderArgs, pod: PodR
         state.unschedulable.discard(pod.uid)
     else:
         ledger.give_up(demand, service.clock())
-        state.unschedulable.add(pod, state.revision, service.clock())
+        # As of the start of the call: a list that began later, without the pod, must remove it.
+        state.unschedulable.add(pod, state.revision, started)
     counts = decision.counts() if feasible < len(decision.fits) else {}
     texts = wire.reason_texts(demand, counts)
     summary = _count(service, pod, decision, feasible, counts, texts)

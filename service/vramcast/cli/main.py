@@ -297,7 +297,9 @@ def _cluster(settings: Settings) -> Any:
         return StaticCluster.from_file(settings.cluster)
     from vramcast.cluster.kubernetes import KubernetesCluster
 
-    return KubernetesCluster.from_environment(bind_deadline_seconds=settings.bind_deadline_seconds)
+    return KubernetesCluster.from_environment(
+        bind_deadline_seconds=settings.bind_deadline_seconds, stale_after_seconds=settings.stale_after_seconds
+    )
 
 
 @app.command(rich_help_panel=RUN)

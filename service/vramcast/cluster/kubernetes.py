@@ -27,6 +27,8 @@ _READ_SECONDS: Final = 2.0
 _REQUEUE_SECONDS: Final = 5.0
 _WRITE_SECONDS: Final = 5.0
 _JOIN_SECONDS: Final = 2.0
+# Longer than a healthy watch is ever silent.
+_SILENT_SECONDS: Final = 30.0
 # Answers to a patch if the pod is gone or another pod has its name.
 _NOT_THIS_POD: Final = (404, 409, 422)
 
@@ -53,10 +55,17 @@ class KubernetesCluster:
 
     @classmethod
     def from_environment(
-        cls, environment: Mapping[str, str] = os.environ, bind_deadline_seconds: float = 1.5
+        cls,
+        environment: Mapping[str, str] = os.environ,
+        bind_deadline_seconds: float = 1.5,
+        stale_after_seconds: float = 60.0,
     ) -> KubernetesCluster:
         """Connects with KUBECONFIG, ~/.kube/config or the pod's service account. Raises InvalidInput."""
-        return cls(connect(environment), bind_timing=BindTiming(bind_deadline_seconds))
+        return cls(
+            connect(environment),
+            timing=Timing.for_limit(stale_after_seconds),
+            bind_timing=BindTiming(bind_deadline_seconds),
+        )
 
     def start(self, sink: Sink) -> None:
         pods = Watch(self._transport, PodReader(), sink, self._stop, self._timing, self._pause)
@@ -155,7 +164,8 @@ class KubernetesCluster:
 
 def _in_words(watch: WatchStats) -> str:
     if watch.connected:
-        return f"watching {watch.resource}"
+        silent = f", silent for {watch.stale_seconds:.0f} s" if watch.stale_seconds > _SILENT_SECONDS else ""
+        return f"watching {watch.resource}{silent}"
     state = "watch interrupted" if watch.synced else "not listed yet"
     error = f" ({watch.last_error})" if watch.last_error else ""
     return f"{watch.resource}: {state} for {watch.stale_seconds:.1f} s{error}"

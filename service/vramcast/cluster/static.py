@@ -20,7 +20,7 @@ from vramcast.cluster.seam import BindingWrite, BindResult, Fate, PodEvent, Sink
 from vramcast.cluster.static_file import ClusterFile, read_cluster_file
 from vramcast.errors import InvalidRequest
 from vramcast.names import NodeName, PodUid
-from vramcast.placement.changes import Change, NodeSeen, NodesListed, PodSeen, PodsListed, UnmanagedMemorySeen
+from vramcast.placement.changes import Change, NodeSeen, NodesListed, PodSeen, PodsListed, UnmanagedSeen
 from vramcast.placement.gpus import NodeGpus
 from vramcast.task.pod import NO_METADATA, Pod, PodRecord, PodSpec, to_record
 from vramcast.task.run_status import PodStatus
@@ -59,7 +59,7 @@ class StaticCluster:
             self._report([
                 *(NodeSeen(node) for node in self._nodes.values()),
                 NodesListed(frozenset(self._nodes)),
-                *(UnmanagedMemorySeen(NodeName(name), used) for name, used in self._unmanaged_mib.items()),
+                *(UnmanagedSeen(NodeName(name), used) for name, used in self._unmanaged_mib.items()),
                 *(PodSeen(record) for record in records),
                 PodsListed(frozenset(record.uid for record in records), time.monotonic()),
             ])  # fmt: skip

@@ -48,11 +48,11 @@ class PodsListed:
 
 
 @dataclass(frozen=True, slots=True)
-class UnmanagedMemorySeen:
+class UnmanagedSeen:
     """Memory in use on a node's GPUs, by index, that no promise accounts for."""
 
     name: NodeName
     used_mib: tuple[int, ...]
 
 
-Change = NodeSeen | NodeGone | NodesListed | PodSeen | PodGone | PodsListed | UnmanagedMemorySeen
+Change = NodeSeen | NodeGone | NodesListed | PodSeen | PodGone | PodsListed | UnmanagedSeen

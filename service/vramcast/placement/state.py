@@ -42,6 +42,7 @@ class ClusterState:
         # What is free is known only after a complete list of both.
         self.nodes_listed = False
         self.pods_listed = False
+        self._last_list = changes.PodsListed(frozenset(), float("-inf"))
         self._being_placed: dict[PodUid, PodRecord] = {}
         self._forecaster = forecaster
         self._floors_mib: Mapping[TaskKey, int] = floors_mib if floors_mib is not None else {}
@@ -66,6 +67,7 @@ class ClusterState:
                     self.ledger.drop_node(name)
             case changes.PodsListed(uids, listed_at):
                 self.pods_listed = True
+                self._last_list = change
                 self.ledger.forget_absent(uids, listed_at)
                 self.unschedulable.forget_absent(uids, listed_at)
                 for uid in self.pods.keys() - uids:
@@ -119,6 +121,11 @@ class ClusterState:
         metadata = pod.metadata or NO_METADATA
         known = self.pods.get(PodUid(metadata.uid or ""))
         return known if known is not None and known.resource_version == metadata.resource_version else to_record(pod)
+
+    def is_gone(self, uid: PodUid, since: float) -> bool:
+        """Did the pod end after `since`? If its end was lost with a broken watch, only the next list shows it."""
+        missing = since < self._last_list.listed_at and uid not in self._last_list.uids
+        return missing or self.ledger.is_gone(uid)
 
     def begin_placing(self, pod: PodRecord) -> None:
         """Bind promises what filter decided on, even if the annotations have changed by then."""
