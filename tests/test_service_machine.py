@@ -43,7 +43,16 @@ T = TypeVar("T")
 FAULTS = ("none", "none", "refused", "answer lost", "never handled")
 
 
-_LOOP = asyncio.new_event_loop()
+class VirtualTimeLoop(asyncio.SelectorEventLoop):
+    """Its timers follow the walk's clock, so that the same choices always have the same result."""
+
+    clock: Callable[[], float] = FakeClock()
+
+    def time(self) -> float:
+        return self.clock()
+
+
+_LOOP = VirtualTimeLoop()
 atexit.register(_LOOP.close)
 
 
@@ -113,7 +122,7 @@ class Walk:
 
     def __init__(self, data: st.DataObject) -> None:
         self.data = data
-        self.clock = FakeClock()
+        self.clock = _LOOP.clock = FakeClock()
         self.api = ApiServer()
         self.created = 0
         self.start_service()
@@ -308,7 +317,7 @@ class Walk:
             self.run_loop()
             if not self.tasks:
                 break
-            _LOOP.run_until_complete(asyncio.sleep(0.03))  # filter's own wait
+            self.clock.now += 1  # filter's own wait ends
         assert not self.tasks, "something waits for ever"
         self.clock.now += 200
         self.service.expire_holds()
@@ -319,6 +328,7 @@ class Walk:
         while not task.done():
             for call in list(self.calls.open):
                 call.deliver()
+            self.clock.now += 0.05
             self.run_loop()
 
     def check_at_rest(self) -> None:
