@@ -110,7 +110,7 @@ class Settings(BaseModel):
     """how long filter waits for other pods' holds to end; keep far below httpTimeout"""
     unconfirmed_ttl_seconds: float = Field(65.0, ge=5, le=3600)
     """how long an unconfirmed bind keeps its room; above the API server's timeout"""
-    stale_after_seconds: float = Field(60.0, ge=1, le=3600)
+    stale_after_seconds: float = Field(60.0, ge=5, le=3600)
     """stop deciding after this long without a sign of life from the API server"""
     requeue_interval_seconds: float = Field(1.0, ge=0, le=300)
     """how often to requeue unschedulable pods that would fit now; 0: never"""
