@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 from tests.placement.builders import A100, T4, GivenForecaster, room, sharing_node, whole_node
@@ -11,16 +12,7 @@ from vramcast.errors import InvalidTask
 from vramcast.forecast.forecast import Forecast, Source
 from vramcast.hardware.vendors import WHOLE_GPU
 from vramcast.names import NodeName, PodUid, Product
-from vramcast.placement.changes import (
-    Change,
-    NodeGone,
-    NodeSeen,
-    NodesListed,
-    PodGone,
-    PodSeen,
-    PodsListed,
-    UnmanagedSeen,
-)
+from vramcast.placement.changes import NodeGone, NodeSeen, NodesListed, PodGone, PodSeen, PodsListed, UnmanagedSeen
 from vramcast.placement.ledger import Ledger
 from vramcast.placement.promises import Promise
 from vramcast.placement.state import ClusterState
@@ -32,7 +24,7 @@ from vramcast.task.vocabulary import PREFIX, Written
 N1 = NodeName("n1")
 
 
-def apply(state: ClusterState, changes: Sequence[Change]) -> None:
+def apply(state: ClusterState, changes: Sequence[Any]) -> None:
     for change in changes:
         state.apply(change)
 
