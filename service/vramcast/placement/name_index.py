@@ -77,7 +77,8 @@ class NameIndex:
                 break
             ranks[missed] = self._slots[self._slot(keys[missed], probe)]
         # Equal hashes prove nothing. Equal bytes prove the names and the array's form in one comparison.
-        if np.take(self._rows, ranks).tobytes()[:-1] != raw[1:-1]:
+        # As bytes: a memoryview would compare element by element.
+        if np.take(self._rows, ranks).tobytes()[:-1] != bytes(raw[1:-1]):
             return None
         quoted = np.ndarray((count,), f"V{self._row_bytes - 1}", raw, offset=1, strides=(self._row_bytes,))
         return self._columns[ranks], quoted
