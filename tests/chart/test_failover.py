@@ -86,7 +86,7 @@ def test_a_bind_of_a_paused_leader_that_arrives_after_the_takeover_is_refused(
         _bind_dry(api, "late", "only")
 
         proxy.release()
-        eventually(lambda: proxy.answers, what="the API server's answer to the late Binding")
+        eventually(lambda: proxy.answers, 60, "the API server's answer to the late Binding")
         assert set(proxy.answers) == {"HTTP/1.1 409 Conflict"}
         paused.resume()
         eventually(lambda: not paused.leading, what="the paused replica to notice that it lost the lease")

@@ -104,7 +104,8 @@ def test_scheduling_continues_and_runs_count_once_when_prometheus_is_down_for_te
     world.exporter.unmanaged_mib["a", 1] = UNMANAGED_MIB
     world.await_peaks(before)
     eventually(lambda: world.gpus("a")[1]["unmanaged_mib"] == UNMANAGED_MIB, PATIENCE_SECONDS, "the unmanaged process")
-    assert second_prometheus.firing() == set()
+    # On a busy machine its first scrape may come later than five of its fast minutes.
+    eventually(lambda: second_prometheus.firing() == set(), PATIENCE_SECONDS, "no alert")
 
     world.prometheus.stop()
     stopped_at = time.monotonic()
