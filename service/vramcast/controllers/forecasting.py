@@ -30,9 +30,13 @@ class ForecastFirst:
 
     def put(self, changes: Sequence[Change]) -> None:
         with self._lock:
+            before = set(self._tasks.values()), set(self._products)
             for change in changes:
                 self._note(change)
-            needed = [(task, product) for task in set(self._tasks.values()) for product in self._products]
+            tasks, products = set(self._tasks.values()), self._products
+            # Most events bring neither a task nor a product, and then there is nothing to forecast.
+            new = (tasks, products) != before
+            needed = [(task, product) for task in tasks for product in products] if new else []
         for task, product in needed:
             # A task that cannot be forecast is reported when its event is applied.
             with suppress(Exception):
