@@ -1,0 +1,101 @@
+"""One recorded run of training steps at one batch size and length: every storage made and freed, in order.
+
+A tape is made where torch is (`profile/recording`) and replayed here. It holds the load (weights and buffers) and then
+three steps: in the first the optimizer's states and the gradients appear, the second is steady, and the third shows
+that it is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vramcast.errors import InvalidInput
+
+
+class Role(IntEnum):
+    WEIGHT = 0  # a parameter that is trained
+    FROZEN = 1  # a parameter that is not
+    BUFFER = 2
+    INPUT = 3  # the batch
+    GRADIENT = 4  # kept in .grad of a parameter
+    STATE = 5  # the optimizer's
+    SAVED = 6  # made in forward, still alive when forward ends
+    TEMPORARY = 7
+    WORKSPACE = 8  # of libraries: cuBLAS, communication buffers
+
+
+class Moment(IntEnum):
+    """What a mark says. UPDATE with nothing behind it is a slot that `update.py` fills; END closes the last step."""
+
+    STEP = 0  # an iteration of the training loop begins
+    FORWARD = 1
+    BACKWARD = 2
+    UPDATE = 3
+    END = 4
+    ENTER = 5  # a unit's forward begins, also when checkpointing computes it again during backward
+    LEAVE = 6
+    ENTER_BACKWARD = 7
+    LEAVE_BACKWARD = 8  # all gradients of the unit are there
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    event: int  # the mark lies before this event
+    moment: Moment
+    unit: int = 0  # of ENTER, LEAVE, ENTER_BACKWARD and LEAVE_BACKWARD
+
+
+def _no_streams() -> NDArray[np.uint8]:
+    return np.zeros(0, np.uint8)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Tape:
+    sizes: NDArray[np.int64]  # (storages,) bytes as asked for, not rounded
+    roles: NDArray[np.uint8]  # (storages,)
+    units: NDArray[np.int16]  # (storages,) of weights and gradients: 0 the root, 1.. the repeated blocks; -1 others
+    events: NDArray[np.int32]  # (events,) n >= 0: storage n is made (0, 1, 2 ... in order); ~n: storage n is freed
+    marks: tuple[Mark, ...]  # in order
+    # (storages,) the CUDA stream that each storage is made on; empty: all on the default stream, 0
+    streams: NDArray[np.uint8] = field(default_factory=_no_streams)
+
+    def __post_init__(self) -> None:
+        _check_storages(self)
+        _check_events(self.events, len(self.sizes))
+        _check_marks(self.marks, len(self.events))
+
+
+def _check_storages(tape: Tape) -> None:
+    storages = len(tape.sizes)
+    if len(tape.roles) != storages or len(tape.units) != storages or len(tape.streams) not in {0, storages}:
+        raise InvalidInput(f"a tape of {storages} storages needs as many roles and units, and as many streams or none")
+    if storages and tape.sizes.min() < 0:
+        raise InvalidInput("a storage has a negative size")
+    if storages and tape.roles.max() >= len(Role):
+        raise InvalidInput(f"roles are numbers below {len(Role)}, not {tape.roles.max()}")
+
+
+def _check_events(events: NDArray[np.int32], storages: int) -> None:
+    made = events >= 0
+    if not np.array_equal(events[made], np.arange(storages)):
+        raise InvalidInput(f"the events must make the storages 0 to {storages - 1} in order, each once")
+    freed = ~events[~made]
+    if not len(freed):
+        return
+    if freed.max() >= storages or len(np.unique(freed)) != len(freed):
+        raise InvalidInput("the events free a storage twice, or one that does not exist")
+    made_at = np.flatnonzero(made)
+    if (made_at[freed] > np.flatnonzero(~made)).any():
+        raise InvalidInput("the events free a storage before it is made")
+
+
+def _check_marks(marks: tuple[Mark, ...], events: int) -> None:
+    before = 0
+    for mark in marks:
+        if not before <= mark.event <= events:
+            raise InvalidInput(f"the {mark.moment.name} mark before event {mark.event} is out of order")
+        before = mark.event
