@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 
 from vramcast import __version__
@@ -8,7 +11,7 @@ from vramcast.forecast.forecast import Source
 from vramcast.forecast.forecaster import PhysicsForecaster
 from vramcast.names import Product
 from vramcast.task.task import Task
-from vramcast.task.vocabulary import Level
+from vramcast.task.vocabulary import Allocator, Attention, Kernels, Level, Offload
 
 A100 = Product("NVIDIA-A100-SXM4-40GB")
 SUMMARY = Task(Level.SUMMARY, parameters=10**8, activations=10**7, batch_size=8)
@@ -40,6 +43,29 @@ def test_an_unusable_description_gets_a_message_with_alternatives(task: Task, ke
 def test_the_same_task_gets_the_cached_forecast() -> None:
     forecaster = PhysicsForecaster(0.05)
     assert forecaster.forecast(SUMMARY, A100) is forecaster.forecast(SUMMARY, A100)
+
+
+@pytest.mark.parametrize(
+    ("change", "note"),
+    [
+        ({"attention": Attention.EAGER}, "attention eager is not counted"),
+        ({"kernels": Kernels.LIGER}, "kernels liger is not counted"),
+        ({"lora_rank": 8, "lora_targets": "qv"}, "lora-targets qv is not counted"),
+        ({"offload": Offload.OPTIMIZER}, "offload optimizer is not counted"),
+        ({"allocator": Allocator.EXPANDABLE_SEGMENTS}, "allocator expandable-segments is not counted"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_setting_without_effect_on_the_figures_is_told(change: dict[str, Any], note: str) -> None:
+    forecaster = PhysicsForecaster(0.05)
+    plain = forecaster.forecast(replace(SUMMARY, lora_rank=change.get("lora_rank")), A100)
+    told = forecaster.forecast(replace(SUMMARY, **change), A100)
+    assert told == replace(plain, assumptions=(note,))
+
+
+def test_settings_that_the_figures_are_right_for_are_not_mentioned() -> None:
+    task = replace(SUMMARY, attention=Attention.SDPA, gradient_accumulation=4)
+    assert PhysicsForecaster(0.05).forecast(task, A100).assumptions == ()
 
 
 def test_a_profile_of_a_newer_version_gets_the_advice_to_upgrade_or_profile_again() -> None:

@@ -13,7 +13,20 @@ from vramcast.names import PodUid
 from vramcast.outcomes.outcome import Outcome
 from vramcast.outcomes.records import ObservedRuns, run_json, task_words
 from vramcast.task.task import Task, parse_task
-from vramcast.task.vocabulary import PREFIX, Architecture, Kind, Level, Optimizer, Precision, Quantization
+from vramcast.task.vocabulary import (
+    PREFIX,
+    Allocator,
+    Architecture,
+    Attention,
+    Kernels,
+    Kind,
+    Level,
+    LoraTargets,
+    Offload,
+    Optimizer,
+    Precision,
+    Quantization,
+)
 
 SUMMARY = Task(Level.SUMMARY, parameters=10**8, activations=10**7, batch_size=8, architecture=Architecture.CNN)
 
@@ -77,10 +90,16 @@ def test_a_run_is_anonymous_unless_names_are_requested() -> None:
         precision=st.sampled_from(Precision),
         optimizer=st.sampled_from(Optimizer),
         gradient_checkpointing=st.booleans(),
+        gradient_accumulation=st.integers(1, 64),
+        attention=st.none() | st.sampled_from([Attention.SDPA, Attention.EAGER]),
+        kernels=st.sampled_from(Kernels),
         lora_rank=st.integers(1, 512),
+        lora_targets=st.sampled_from([*LoraTargets, "down_proj,up_proj"]),
         quantization=st.sampled_from(Quantization),
         zero_stage=st.integers(0, 3),
         data_parallel_size=st.integers(2, 64),
+        offload=st.sampled_from([Offload.NONE, Offload.OPTIMIZER]),
+        allocator=st.sampled_from(Allocator),
     )
 )
 def test_a_task_written_as_annotations_parses_to_the_same_task(task: Task) -> None:

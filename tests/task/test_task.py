@@ -1,18 +1,26 @@
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from vramcast.errors import MAX_SHOWN, FieldError, InvalidTask
-from vramcast.task.task import REQUEUE, Task, describe, parse_task
+from vramcast.task.task import REQUEUE, Task, describe, parse_task, task_fingerprint
 from vramcast.task.vocabulary import (
     KEYS,
     MAX_PROFILE_LENGTH,
     PREFIX,
+    Allocator,
     Architecture,
+    Attention,
+    Kernels,
     Kind,
     Level,
+    LoraTargets,
+    Offload,
     Optimizer,
     Precision,
     Quantization,
@@ -89,14 +97,25 @@ def test_the_most_detailed_level_counts(annotations: dict[str, str], level: Leve
         ("optimizer", "adam8bit", "optimizer", Optimizer.ADAM8BIT),
         ("task", "fine-tuning", "kind", Kind.FINE_TUNING),
         ("gradient-checkpointing", "true", "gradient_checkpointing", True),
+        ("gradient-accumulation", "4", "gradient_accumulation", 4),
+        ("attention", "Flash", "attention", Attention.FLASH),
+        ("kernels", "liger", "kernels", Kernels.LIGER),
         ("lora-rank", "16", "lora_rank", 16),
+        ("lora-targets", "qv", "lora_targets", LoraTargets.QV),
+        ("lora-targets", "v_proj, q_proj", "lora_targets", LoraTargets.QV),
+        ("lora-targets", "o_proj,v_proj,k_proj,q_proj", "lora_targets", LoraTargets.ATTENTION),
+        ("lora-targets", "q_proj,k_proj,v_proj,o_proj,gate_proj,up_proj,down_proj", "lora_targets", "all-linear"),
+        ("lora-targets", "to_out.0,to_k,to_k", "lora_targets", "to_k,to_out.0"),
         ("quantization", "none", "quantization", Quantization.NONE),
         ("zero-stage", "0", "zero_stage", 0),
         ("data-parallel-size", "8", "data_parallel_size", 8),
+        ("offload", "optimizer", "offload", Offload.OPTIMIZER),
+        ("allocator", "expandable-segments", "allocator", Allocator.EXPANDABLE_SEGMENTS),
     ],
 )
 def test_every_key_is_read_into_its_field(name: str, text: str, field: str, value: object) -> None:
-    parsed = parse_task({PREFIX + "gpu-memory": "1Gi", PREFIX + name: text})
+    others = {"gpu-memory": "1Gi", "lora-rank": "8", "precision": "bf16"}
+    parsed = parse_task({PREFIX + key: words for key, words in {**others, name: text}.items()})
     assert getattr(parsed, field) == value
 
 
@@ -150,10 +169,16 @@ def test_every_documented_example_is_valid(key: object) -> None:
         ("optimizer", "adamW2", "one of sgd, sgd-momentum"),
         ("task", "train", "one of training, fine-tuning, inference"),
         ("gradient-checkpointing", "on", '"true" or "false"'),
+        ("gradient-accumulation", "0", "whole number from 1"),
+        ("attention", "quadratic", "one of flash, sdpa, eager"),
+        ("kernels", "cuda", "one of none, fused, liger"),
         ("lora-rank", "0", "whole number from 1"),
+        ("lora-targets", "q_proj;v_proj", "or names of modules such as q_proj,v_proj"),
         ("quantization", "gptq", "one of none, int8, int4, nf4"),
         ("zero-stage", "4", "from 0 to 3"),
         ("data-parallel-size", "0", "from 1"),
+        ("offload", "disk", "one of none, optimizer, parameters"),
+        ("allocator", "jemalloc", "one of default, expandable-segments"),
     ],
 )
 def test_a_mistake_is_reported_with_key_value_and_what_was_expected(name: str, text: str, expected: str) -> None:
@@ -188,7 +213,8 @@ def test_for_a_misspelt_key_the_nearest_one_is_suggested(written: str, meant: st
         ("precision", "bfloat16", "bf16"),
         ("precision", "amp_bf16", "amp-bf16"), ("optimizer", "adamw_torch", "adamw"), ("optimizer", "AdamW8", "adamw"),
         ("task", "train", "training"), ("task", "finetuning", "fine-tuning"), ("architecture", "vit", "transformer"),
-        ("max-oom-risk", "1%", "0.01"),
+        ("max-oom-risk", "1%", "0.01"), ("attention", "flash_attention_2", "flash"), ("kernels", "foak", "fused"),
+        ("allocator", "expandable_segments:True", "expandable-segments"), ("offload", "offload_param", "parameters"),
     ],
 )  # fmt: skip
 def test_for_a_value_of_another_tool_the_equivalent_is_suggested(name: str, written: str, meant: str) -> None:
@@ -230,6 +256,13 @@ def test_thousands_of_mistakes_are_counted_not_listed() -> None:
         ({**SUMMARY, "task": "inference", "gradient-checkpointing": "true"}, "gradient-checkpointing"),
         ({**SUMMARY, "zero-stage": "3"}, "zero-stage"),
         ({**SUMMARY, "quantization": "nf4"}, "quantization"),
+        ({**SUMMARY, "task": "inference", "gradient-accumulation": "4"}, "gradient-accumulation"),
+        ({**SUMMARY, "task": "inference", "offload": "optimizer"}, "offload"),
+        ({**SUMMARY, "lora-targets": "qv"}, "lora-targets"),
+        ({**SUMMARY, "attention": "flash"}, "attention"),
+        ({**SUMMARY, "attention": "flash", "precision": "fp32"}, "attention"),
+        ({**SUMMARY, "offload": "parameters"}, "offload"),
+        ({**SUMMARY, "offload": "parameters", "zero-stage": "2", "data-parallel-size": "8"}, "offload"),
     ],
 )
 def test_keys_that_contradict_each_other_are_refused(annotations: dict[str, str], field: str) -> None:
@@ -244,6 +277,12 @@ def test_keys_that_contradict_each_other_are_refused(annotations: dict[str, str]
         {**SUMMARY, "quantization": "nf4", "lora-rank": "16"},
         {**SUMMARY, "zero-stage": "3", "data-parallel-size": "8"},
         {**SUMMARY, "zero-stage": "0"},
+        {**SUMMARY, "offload": "parameters", "zero-stage": "3", "data-parallel-size": "1"},
+        {**SUMMARY, "offload": "parameters", "task": "inference"},
+        {**SUMMARY, "offload": "optimizer"},
+        {**SUMMARY, "attention": "flash", "precision": "amp-bf16"},
+        {**SUMMARY, "attention": "eager", "kernels": "fused", "allocator": "expandable-segments"},
+        {**SUMMARY, "lora-rank": "16", "lora-targets": "q_proj,k_proj", "gradient-accumulation": "8"},
     ],
 )
 def test_keys_that_go_together_are_accepted(annotations: dict[str, str]) -> None:
@@ -275,6 +314,12 @@ def test_defaults_are_listed_as_assumptions() -> None:
     assert task(gpu_memory="1Gi").assumptions == ()
 
 
+def test_which_modules_get_adapters_is_an_assumption_only_with_lora() -> None:
+    assert "lora-targets all-linear" in task(model="hf/gpt2", lora_rank="8").assumptions
+    assert not any("lora" in assumption for assumption in task(model="hf/gpt2").assumptions)
+    assert not any("targets" in text for text in task(model="hf/gpt2", lora_rank="8", lora_targets="qv").assumptions)
+
+
 @pytest.mark.parametrize("name", KEYS)
 def test_a_megabyte_of_text_is_refused_without_parsing_it(name: str) -> None:
     (error,) = mistakes({name: "1" * (1 << 20)}).errors
@@ -292,6 +337,40 @@ def test_a_task_is_described_in_one_line() -> None:
     summary = task(**{k.replace("-", "_"): v for k, v in SUMMARY.items()}, architecture="cnn")
     assert describe(summary) == "cnn, batch 32, fp32, training"
     assert describe(task(model="hf/gpt2")) == "hf/gpt2, batch 1, fp32, training"
+
+
+BERT = Task(Level.NAME, model="hf/bert-base-uncased", batch_size=16, precision=Precision.AMP_BF16)
+
+
+def test_the_fingerprint_of_a_task_never_changes_because_learned_state_is_keyed_by_it() -> None:
+    """A change here orphans every stored OOM record: jobs that ran out of memory would do so once more."""
+    assert task_fingerprint(BERT) == "c5b4152b9a1aae91"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"share": True, "gpus": 2, "max_oom_risk": 0.01, "assumptions": ("task training",)},
+        {"attention": Attention.SDPA},
+        {"kernels": Kernels.NONE, "gradient_accumulation": 1, "zero_stage": 0},
+    ],
+    ids=["how it is placed", "the usual attention", "defaults"],
+)
+def test_a_task_that_runs_the_same_thing_has_the_same_fingerprint(change: dict[str, Any]) -> None:
+    assert task_fingerprint(replace(BERT, **change)) == task_fingerprint(BERT)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"batch_size": 17}, {"model": "hf/bert-base-cased"}, {"attention": Attention.EAGER}, {"kernels": Kernels.LIGER},
+        {"lora_rank": 8}, {"lora_targets": "qv"}, {"gradient_accumulation": 2}, {"offload": Offload.OPTIMIZER},
+        {"allocator": Allocator.EXPANDABLE_SEGMENTS}, {"level": Level.PROFILE},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_a_task_that_runs_something_else_has_another_fingerprint(change: dict[str, Any]) -> None:
+    assert task_fingerprint(replace(BERT, **change)) != task_fingerprint(BERT)
 
 
 _NAMES = st.one_of(st.sampled_from(list(KEYS)), st.text(max_size=20))

@@ -28,9 +28,10 @@ from vramcast.cluster.readers import Node, to_node
 from vramcast.errors import FieldError, InvalidClusterFile
 from vramcast.hardware.vendors import MAX_GPUS, WHOLE_GPU, is_gpu_resource, vendor_of
 from vramcast.placement.gpus import MEMORY_OVERRIDE, SHARING_LABEL
+from vramcast.task.forms import MAX_GPU_MEMORY_MIB
 from vramcast.task.pod import Pod, to_record
 from vramcast.task.quantity import ceil_mib, parse_quantity
-from vramcast.task.vocabulary import MAX_GPU_MEMORY_MIB, PREFIX, Written
+from vramcast.task.vocabulary import PREFIX, Written
 
 _T = TypeVar("_T", Node, Pod)
 _NODE_KEYS = ("name", "product", "gpus", "memory", "sharing", "replicas", "mig", "unmanaged")

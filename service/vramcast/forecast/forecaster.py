@@ -18,7 +18,7 @@ from vramcast.hardware.products import PRODUCTS, calibration_note
 from vramcast.names import Product
 from vramcast.task.quantity import MIB
 from vramcast.task.task import Task
-from vramcast.task.vocabulary import PREFIX, Level
+from vramcast.task.vocabulary import PREFIX, Allocator, Attention, Kernels, Level, LoraTargets, Offload
 
 _CACHE_SIZE = 20_000
 CALIBRATION_PART = "this cluster"
@@ -54,8 +54,8 @@ class CachingForecaster(ABC):
         if task.level is Level.GIVEN and task.gpu_memory_mib is not None:
             return _given(task.gpu_memory_mib * MIB, product, risk)
         described = described_network(task)
-        if described.assumptions:
-            task = replace(task, assumptions=(*task.assumptions, *described.assumptions))
+        if notes := (*described.assumptions, *_without_effect(task)):
+            task = replace(task, assumptions=(*task.assumptions, *notes))
         if product not in PRODUCTS and (note := calibration_note(product)) is not None:
             task = replace(task, assumptions=(*task.assumptions, note))
         forecast = self.forecast_network(described.network, task, product, risk)
@@ -104,6 +104,22 @@ def _from_prior(prior: physics.Prior, task: Task, product: Product, risk: float,
         assumptions=task.assumptions,
         family=family,
     )
+
+
+# Settings that layers and totals say nothing about, with the values that their forecasts are right for.
+_COUNTED_AS: dict[str, tuple[object, ...]] = {
+    "attention": (None, Attention.SDPA, Attention.FLASH),
+    "kernels": (Kernels.NONE,),
+    "lora-targets": (LoraTargets.ALL_LINEAR,),
+    "offload": (Offload.NONE,),
+    "allocator": (Allocator.DEFAULT,),
+}
+
+
+def _without_effect(task: Task) -> tuple[str, ...]:
+    """What was said in vain, so that nobody believes that the forecast includes it."""
+    values = {name: getattr(task, name.replace("-", "_")) for name in _COUNTED_AS}
+    return tuple(f"{name} {value} is not counted" for name, value in values.items() if value not in _COUNTED_AS[name])
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,10 +18,11 @@ import msgspec
 from vramcast.errors import FieldError, InvalidTask
 from vramcast.hardware.vendors import MAX_GPUS, SHARED_GPU, WHOLE_GPU, is_gpu_resource
 from vramcast.names import NodeName, PodUid, Resource
+from vramcast.task.forms import MAX_GPU_MEMORY_MIB
 from vramcast.task.quantity import ceil_div, ceil_mib, parse_quantity
 from vramcast.task.run_status import PodStatus, RunFacts, read_run
 from vramcast.task.task import REQUEUE, Task, describes, parse_described
-from vramcast.task.vocabulary import MAX_GPU_MEMORY_MIB, PREFIX, Written
+from vramcast.task.vocabulary import PREFIX, Written
 
 # More devices than any node has: larger counts mean the same, and sums stay far from overflow.
 MAX_DEVICES: Final = 4096

@@ -10,9 +10,10 @@ from enum import StrEnum
 import msgspec
 
 from vramcast.hardware.vendors import OOM_PHRASES
+from vramcast.task.forms import MAX_GPU_MEMORY_MIB
 from vramcast.task.quantity import ceil_mib, parse_quantity
 from vramcast.task.task import OBSERVED_MEMORY, OUT_OF_MEMORY
-from vramcast.task.vocabulary import MAX_GPU_MEMORY_MIB, Written
+from vramcast.task.vocabulary import Written
 
 
 class Ending(StrEnum):

@@ -5,25 +5,31 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields
 from difflib import get_close_matches
 from typing import Any, cast
 
 from vramcast.errors import MAX_SHOWN, FieldError, InvalidTask
+from vramcast.task.forms import Value
 from vramcast.task.quantity import human_mib
 from vramcast.task.vocabulary import (
+    DEFAULT_ATTENTION,
     ENOUGH,
     KEYS,
     PREFIX,
     RULES,
+    Allocator,
     Architecture,
+    Attention,
+    Kernels,
     Key,
     Kind,
     Level,
+    LoraTargets,
+    Offload,
     Optimizer,
     Precision,
     Quantization,
-    Value,
     Written,
     assumed,
 )
@@ -61,10 +67,16 @@ class Task:
     precision: Precision = Precision.FP32
     optimizer: Optimizer = Optimizer.ADAMW
     gradient_checkpointing: bool = False
+    gradient_accumulation: int = 1
+    attention: Attention | None = None  # None: not said
+    kernels: Kernels = Kernels.NONE
     lora_rank: int | None = None
+    lora_targets: str = LoraTargets.ALL_LINEAR  # a word, or names of modules separated by commas
     quantization: Quantization = Quantization.NONE
     zero_stage: int = 0
     data_parallel_size: int = 1
+    offload: Offload = Offload.NONE
+    allocator: Allocator = Allocator.DEFAULT
     assumptions: tuple[str, ...] = ()
 
 
@@ -152,10 +164,21 @@ def describe(task: Task) -> str:
     return f"{what}, batch {task.batch_size}, {task.precision}, {task.kind}"
 
 
+# Whatever they are, the task runs the same thing.
+_NOT_WHAT_RUNS = frozenset({"share", "gpus", "max_oom_risk", "assumptions"})
+_DEFAULTS = {field.name: field.default for field in fields(Task) if field.name not in _NOT_WHAT_RUNS}
+_USUAL = {"attention": DEFAULT_ATTENTION}  # where the field's default means that nothing was said
+
+
 def task_fingerprint(task: Task) -> str:
-    """The same for two pods that run the same thing, however they are placed and whatever risk they accept."""
-    what = replace(task, share=False, gpus=None, max_oom_risk=None, assumptions=())
-    return hashlib.sha256(repr(what).encode()).hexdigest()[:16]
+    """The same for two pods that run the same thing, however they are placed and whatever risk they accept.
+
+    Learned state is keyed by it. Fields with their default are left out, so that a field which a later version adds
+    changes no fingerprint.
+    """
+    told = {name: getattr(task, name) for name in _DEFAULTS}
+    what = [f"{name}={value}" for name, value in told.items() if value not in (_DEFAULTS[name], _USUAL.get(name))]
+    return hashlib.sha256("\n".join(what).encode()).hexdigest()[:16]
 
 
 # Namespace, owner and fingerprint: the same task, run again by the same owner.

@@ -6,152 +6,17 @@ cannot drift apart. The same goes for the defaults, which forecasts list as assu
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from enum import StrEnum
-from fractions import Fraction
 
-from vramcast.task.quantity import MIB, ceil_mib, parse_quantity
+from vramcast.task.forms import Form, Value, count, dimensions, flag, memory, names_of, one_of, risk, words
 
 PREFIX = "vramcast.dev/"
 
 # Kubernetes allows 256 KiB of annotations in total. Only a profile needs to be long.
 MAX_VALUE_LENGTH = 256
 MAX_PROFILE_LENGTH = 64 * 1024
-
-
-MAX_GPU_MEMORY_MIB = 1 << 20  # 1 TiB on one GPU: no product comes close, so more is a wrong unit
-
-Value = str | int | float | bool | tuple[int, ...] | StrEnum
-
-
-@dataclass(frozen=True, slots=True)
-class Form:
-    """How the text of an annotation is read. `parse` raises ValueError with what was expected.
-
-    The schema's `pattern` or `choices` accept nothing that `parse` refuses, except numbers out of range.
-    """
-
-    parse: Callable[[str], Value]
-    accepts: str
-    pattern: str = ""
-    choices: tuple[str, ...] = ()
-
-
-def one_of(kinds: type[StrEnum], also_called: Mapping[str, str] | None = None) -> Form:
-    """`also_called`: the words of other tools for the same thing."""
-    listed = f"one of {', '.join(kinds)}"
-
-    def parse(text: str) -> Value:
-        word = text.strip().lower()
-        try:
-            return kinds(word)
-        except ValueError:
-            raise ValueError(f"expected {listed}{_meant(word, list(kinds), also_called or {})}") from None
-
-    return Form(parse, listed, choices=tuple(kinds))
-
-
-def _meant(word: str, words: list[str], also_called: Mapping[str, str]) -> str:
-    near = get_close_matches(word.replace("_", "-")[:40], words, n=1, cutoff=0.6)
-    meant = also_called.get(word) or (near[0] if near else "")
-    return f" (did you mean {meant}?)" if meant else ""
-
-
-_COUNT = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(?:[eE]\+?(\d{1,2}))?\s*([kKmMgGbBtT]?)", re.ASCII)
-_COUNT_UNITS = {"": 0, "k": 3, "m": 6, "g": 9, "b": 9, "t": 12}
-# Whole numbers as people write them: 25600000, 25.6M, 7B, 7e9. A fraction needs a unit that makes it whole.
-_COUNT_PATTERN = r"^([0-9]+([eE][0-9]{1,2})?[kKMGBT]?|[0-9]+\.[0-9]{1,3}[kKMGBT])$"
-_FEW = 10
-
-
-def count(low: int, high: int, example: str) -> Form:
-    """A whole number as people write it: 25600000, 25.6M, 7B, 7e9."""
-    accepts = f"a whole number from {low} to {high}, such as {example}"
-
-    def parse(text: str) -> Value:
-        match = _COUNT.fullmatch(text.strip()) if len(text) <= 40 else None
-        if match is None:
-            raise ValueError(f"expected {accepts}")
-        value = Fraction(match[1]) * Fraction(10) ** (int(match[2] or 0) + _COUNT_UNITS[match[3].lower()])
-        if value.denominator != 1 or not low <= value <= high:
-            raise ValueError(f"expected {accepts}")
-        return int(value)
-
-    if high - low < _FEW:
-        return Form(parse, accepts, choices=tuple(str(number) for number in range(low, high + 1)))
-    return Form(parse, accepts, _COUNT_PATTERN)
-
-
-def _parse_memory(text: str) -> Value:
-    """MiB, rounded up. A bare `16` means 16 bytes to Kubernetes, which nobody intends."""
-    try:
-        size_bytes = parse_quantity(text)
-    except ValueError as error:
-        raise ValueError(f"expected {error}") from None
-    if size_bytes <= 0:
-        raise ValueError("expected more than nothing, such as 16Gi")
-    if size_bytes < MIB:
-        meant = f" (did you mean {text.strip()}Gi?)" if text.strip().isdigit() else ""
-        raise ValueError(f"that is less than 1Mi: the unit is bytes unless one is given{meant}")
-    if ceil_mib(size_bytes) > MAX_GPU_MEMORY_MIB:
-        raise ValueError("that is more than any GPU has (1Ti); it is the memory on one GPU, not of the whole job")
-    return ceil_mib(size_bytes)
-
-
-memory = Form(_parse_memory, "a Kubernetes quantity, such as 16Gi", r"^[0-9]+(\.[0-9]+)?(Mi|Gi|M|G)$")
-
-
-def _parse_flag(text: str) -> Value:
-    lowered = text.strip().lower()
-    if lowered not in {"true", "false"}:
-        raise ValueError('expected "true" or "false" (in quotes: an annotation is a string)')
-    return lowered == "true"
-
-
-flag = Form(_parse_flag, '"true" or "false"', choices=("true", "false"))
-
-
-def _parse_risk(text: str) -> Value:
-    try:
-        risk = float(text)
-    except ValueError:
-        risk = float("nan")
-    if not 0.0001 <= risk <= 0.5:
-        raise ValueError(f"expected a probability from 0.0001 to 0.5, such as 0.01{_percent(text)}")
-    return risk
-
-
-def _percent(text: str) -> str:
-    match = re.fullmatch(r"\s*([0-9]{1,2}(?:\.[0-9]{1,3})?)\s*%\s*", text)
-    return f" (did you mean {float(match[1]) / 100:g}?)" if match else ""
-
-
-risk = Form(_parse_risk, "a probability from 0.0001 to 0.5", r"^0?\.[0-9]+$")
-
-
-def _parse_dimensions(text: str) -> Value:
-    parts = text.strip().lower().split("x")
-    if not 1 <= len(parts) <= 5 or not all(re.fullmatch(r"[1-9][0-9]{0,6}", part) for part in parts):
-        raise ValueError("expected the size of one sample such as 3x224x224, without the batch")
-    return tuple(int(part) for part in parts)
-
-
-dimensions = Form(
-    _parse_dimensions, "the size of one sample such as 3x224x224, without the batch",
-    r"^[1-9][0-9]{0,6}(x[1-9][0-9]{0,6}){0,4}$",
-)  # fmt: skip
-
-
-def words(expected: str) -> Form:
-    def parse(text: str) -> Value:
-        if not text.strip():
-            raise ValueError(f"expected {expected}")
-        return text.strip()
-
-    return Form(parse, expected, r"\S")
 
 
 class Level(StrEnum):
@@ -208,6 +73,39 @@ class Quantization(StrEnum):
     NF4 = "nf4"
 
 
+class Attention(StrEnum):
+    FLASH = "flash"
+    SDPA = "sdpa"  # torch chooses: its flash kernel in 16 bits, the memory-efficient one in fp32
+    EAGER = "eager"  # the matrix of every head is written and kept
+
+
+class Offload(StrEnum):
+    """What is kept in the host's memory."""
+
+    NONE = "none"
+    OPTIMIZER = "optimizer"
+    PARAMETERS = "parameters"  # and the optimizer
+
+
+class Kernels(StrEnum):
+    NONE = "none"
+    FUSED = "fused"  # norms, rotary positions and activations
+    LIGER = "liger"  # those, and a loss that never writes the logits
+
+
+class Allocator(StrEnum):
+    DEFAULT = "default"
+    EXPANDABLE_SEGMENTS = "expandable-segments"
+
+
+class LoraTargets(StrEnum):
+    """Words for the modules that get adapters. A task may also name the modules."""
+
+    QV = "qv"
+    ATTENTION = "attention"
+    ALL_LINEAR = "all-linear"
+
+
 @dataclass(frozen=True, slots=True)
 class Key:
     """One annotation: how its value is read, and its documentation."""
@@ -218,7 +116,8 @@ class Key:
     example: str
     levels: tuple[Level, ...] = ()  # of description that it belongs to; empty: always allowed
     max_length: int = MAX_VALUE_LENGTH
-    default: str = ""  # assumed by a forecast, and listed among its assumptions
+    default: str = ""
+    told: bool = True  # a forecast that assumes the default lists it; False: usual, or only told where it matters
 
     @property
     def annotation(self) -> str:
@@ -245,10 +144,26 @@ _KINDS = {"train": "training", "pretraining": "training", "finetune": "fine-tuni
 _ARCHITECTURES = {"convnet": "cnn", "resnet": "cnn", "vit": "transformer", "llm": "transformer", "bert": "transformer",
                   "lstm": "rnn", "gru": "rnn", "unet": "diffusion"}  # fmt: skip
 
+_ATTENTIONS = {"flash_attention_2": "flash", "flash_attention_3": "flash", "fa2": "flash", "xformers": "sdpa",
+               "efficient": "sdpa", "math": "eager"}  # fmt: skip
+_KERNELS = {"foak": "fused", "apex": "fused", "liger-kernel": "liger", "use_liger_kernel": "liger", "unsloth": "liger"}
+_OFFLOADS = {"cpu": "optimizer", "offload_optimizer": "optimizer", "offload_param": "parameters",
+             "params": "parameters"}  # fmt: skip
+_ALLOCATORS = {"expandable_segments:true": "expandable-segments", "native": "default"}
+_ATTENTION_MODULES = frozenset({"q_proj", "k_proj", "v_proj", "o_proj"})
+# Lists that mean the same as a word, in the spelling of Llama and its relatives.
+_SPELT_OUT = {
+    frozenset({"q_proj", "v_proj"}): LoraTargets.QV,
+    _ATTENTION_MODULES: LoraTargets.ATTENTION,
+    _ATTENTION_MODULES | {"gate_proj", "up_proj", "down_proj"}: LoraTargets.ALL_LINEAR,
+}
+
 _SUMMARY = (Level.SUMMARY,)
 _DESCRIBED = (Level.SUMMARY, Level.NAME, Level.PROFILE)
 # Of the usual optimizers AdamW needs the most memory, so the default errs on the safe side.
 _OPTIMIZER = "adamw"
+# Of torch, transformers and diffusers. A task that does not say keeps None: a forecast tells it where it matters.
+DEFAULT_ATTENTION = Attention.SDPA
 
 KEYS: dict[str, Key] = {
     key.name: key
@@ -274,11 +189,26 @@ KEYS: dict[str, Key] = {
         Key("optimizer", one_of(Optimizer, _OPTIMIZERS), "optimizer of the run", "adamw", _DESCRIBED,
             default=_OPTIMIZER),
         Key("task", one_of(Kind, _KINDS), "what is run", "training", _DESCRIBED, default="training"),
-        Key("gradient-checkpointing", flag, "activations are recomputed in the backward pass", '"true"', _DESCRIBED),
+        Key("gradient-checkpointing", flag, "activations are recomputed in the backward pass", '"true"', _DESCRIBED,
+            default="false", told=False),
+        Key("gradient-accumulation", count(1, 10**5, "4"), "batches whose gradients add up to one update", '"4"',
+            _DESCRIBED, default="1", told=False),
+        Key("attention", one_of(Attention, _ATTENTIONS), "how attention is computed", "flash", _DESCRIBED,
+            default=DEFAULT_ATTENTION, told=False),
+        Key("kernels", one_of(Kernels, _KERNELS), "fused kernels for norms, rotary positions and the loss", "liger",
+            _DESCRIBED, default=Kernels.NONE, told=False),
         Key("lora-rank", count(1, 10**5, "16"), "rank of LoRA adapters; the base is frozen", '"16"', _DESCRIBED),
-        Key("quantization", one_of(Quantization), "format of frozen base weights", "nf4", _DESCRIBED),
-        Key("zero-stage", count(0, 3, "2"), "ZeRO/FSDP sharding stage", '"2"', _DESCRIBED),
-        Key("data-parallel-size", count(1, 10**5, "8"), "GPUs that states are sharded over", '"8"', _DESCRIBED),
+        Key("lora-targets", names_of(tuple(LoraTargets), _SPELT_OUT), "modules that get LoRA adapters", "attention",
+            _DESCRIBED, default=LoraTargets.ALL_LINEAR),
+        Key("quantization", one_of(Quantization), "format of frozen base weights", "nf4", _DESCRIBED,
+            default=Quantization.NONE, told=False),
+        Key("zero-stage", count(0, 3, "2"), "ZeRO/FSDP sharding stage", '"2"', _DESCRIBED, default="0", told=False),
+        Key("data-parallel-size", count(1, 10**5, "8"), "GPUs that states are sharded over", '"8"', _DESCRIBED,
+            default="1", told=False),
+        Key("offload", one_of(Offload, _OFFLOADS), "what is kept in the host's memory", "optimizer", _DESCRIBED,
+            default=Offload.NONE, told=False),
+        Key("allocator", one_of(Allocator, _ALLOCATORS), "how torch's caching allocator asks for memory",
+            "expandable-segments", _DESCRIBED, default=Allocator.DEFAULT, told=False),
     )
 }  # fmt: skip
 
@@ -323,20 +253,33 @@ RULES: tuple[Rule, ...] = (
     Rule({"input-size": ()}, f"contradicts {PREFIX}input-size: give the one that the model reads",
          forbids=("sequence-length",)),
     Rule({"task": ("inference",)}, f"contradicts {PREFIX}task: inference trains nothing",
-         forbids=("optimizer", "lora-rank", "gradient-checkpointing")),
+         forbids=("optimizer", "lora-rank", "gradient-checkpointing", "gradient-accumulation")),
+    Rule({"task": ("inference",), "offload": ("optimizer",)}, f"contradicts {PREFIX}task: inference has no optimizer",
+         forbids=("offload",)),
     Rule({"zero-stage": ("1", "2", "3")}, f"sharding needs {PREFIX}data-parallel-size to say over how many GPUs",
          needs=("data-parallel-size",)),
     Rule({"quantization": ("int8", "int4", "nf4")}, f"quantized weights are not trained: give {PREFIX}lora-rank too",
          needs=("lora-rank",), unless={"task": ("inference",)}),
+    Rule({"lora-targets": ()}, f"modules get adapters only with {PREFIX}lora-rank", needs=("lora-rank",)),
+    Rule({"attention": ("flash",)}, f"flash attention computes in 16 bits: give {PREFIX}precision, such as bf16",
+         needs=("precision",)),
+    Rule({"attention": ("flash",), "precision": ("fp32", "tf32")},
+         f"contradicts {PREFIX}precision: flash attention computes in 16 bits, so this run has sdpa",
+         forbids=("attention",)),
+    Rule({"offload": ("parameters",)}, f"only sharded parameters are offloaded: give {PREFIX}zero-stage: 3 too",
+         needs=("zero-stage",), unless={"task": ("inference",)}),
+    Rule({"offload": ("parameters",), "zero-stage": ("0", "1", "2")},
+         f"contradicts {PREFIX}zero-stage: parameters are offloaded in stage 3", forbids=("offload",),
+         unless={"task": ("inference",)}),
 )  # fmt: skip
 
 
 def assumed(level: Level, values: Mapping[str, Value]) -> dict[str, str]:
-    """The defaults that a forecast assumes: those that are not given and break no rule."""
+    """The defaults that a forecast assumes and tells: those that are not given and break no rule."""
     return {
         key.name: key.default
         for key in KEYS.values()
-        if key.default and level in key.levels and key.name not in values
+        if key.default and key.told and level in key.levels and key.name not in values
         and not any(key.name in rule.broken({**values, key.name: key.default}) for rule in RULES)
     }  # fmt: skip
 
