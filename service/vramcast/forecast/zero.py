@@ -1,0 +1,300 @@
+"""DeepSpeed's ZeRO, as one rank sees it, with its default buckets.
+
+All stages train 16-bit weights by fp32 copies (masters) of which a rank owns 1/N.
+
+Stages 1 and 2 keep all 16-bit weights in one flat buffer. Gradients move into a bucket of `bucket_elements`; a full
+bucket is flattened once more to be reduced, and the rank's own part is kept. Stage 3 shards the weights too, and
+gathers them up to a billion elements ahead. What it has released is still there during backward unless checkpointing
+computes the layer again, because autograd keeps each gathered weight that a matrix product used.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from vramcast.forecast.rank_view import GATHER, REDUCE, Plan, RankView, Scheme, share
+from vramcast.forecast.tape import Mark, Moment, Role, Tape
+
+_HALF, _SINGLE, _DOUBLE = 2, 4, 8  # bytes
+# Looking for infinities makes two fp32 copies and three masks of a gradient.
+_OVERFLOW_CHECK = 2 * _SINGLE + 3
+_MAX_LIVE = 1_000_000_000  # elements: stage3_max_live_parameters and stage3_max_reuse_distance
+_SUB_GROUP = 1_000_000_000  # elements that stage 3 updates at once
+_ROOT = 0
+
+
+class _ZeroView(RankView):
+    """What the stages share: masters, and gradients that move into a bucket."""
+
+    def __init__(self, tape: Tape, plan: Plan, *, ahead: bool) -> None:
+        super().__init__(tape, ahead=ahead)
+        self.plan = plan
+        trained = tape.sizes[tape.roles == Role.WEIGHT]
+        self.elements = int(trained.sum()) // _HALF
+        self.largest = int(trained.max(initial=0)) // _HALF
+        self.owned = share(self.elements, plan.ranks)
+        self.filled = 0  # elements in the bucket
+        self.waiting: list[int] = []  # gradients too large for the bucket
+
+    def make_masters(self) -> None:
+        if not self.plan.offload:
+            self.write.make(_SINGLE * self.owned, Role.WEIGHT, _ROOT)
+
+    def made(self, storage: int) -> None:
+        if self.roles[storage] != Role.GRADIENT:
+            super().made(storage)
+            return
+        elements = self.sizes[storage] // _HALF
+        number = self.write.make(self.sizes[storage], Role.TEMPORARY)
+        if self.filled and self.filled + elements > self.plan.bucket_elements:
+            self.reduce()
+        self.filled += elements
+        if elements > self.plan.bucket_elements:
+            self.waiting.append(number)
+        else:
+            self.free_late(number)
+
+    def freed(self, storage: int) -> None:
+        if self.roles[storage] != Role.GRADIENT:  # they were freed when they had been reduced
+            super().freed(storage)
+
+    def reduce(self) -> None:
+        raise NotImplementedError
+
+    def temporary(self, size: int, stream: int = 0) -> None:
+        self.write.free(self.write.make(size, Role.TEMPORARY, stream=stream))
+
+
+class ReplicatedZeroView(_ZeroView):
+    """Stages 1 and 2."""
+
+    def __init__(self, tape: Tape, plan: Plan, *, ahead: bool) -> None:
+        super().__init__(tape, plan, ahead=ahead)
+        self._bucket: int | None = None
+        self._own: int | None = None  # the rank's own part of the gradients
+        self._whole: list[int] = []  # stage 1 keeps all gradients until the update
+
+    def loaded(self) -> None:
+        self.write.make(_HALF * self.elements, Role.WEIGHT)
+        self.make_masters()
+        if self.plan.offload:
+            self.write.make(_HALF * self.largest, Role.WORKSPACE)
+        else:
+            self.temporary(_SINGLE * self.owned)  # gradients with which the states are made
+
+    def made(self, storage: int) -> None:
+        if self.roles[storage] == Role.WEIGHT:
+            return
+        if self.roles[storage] == Role.GRADIENT and self.plan.scheme is Scheme.ZERO_1:
+            self._whole.append(self.write.make(self.sizes[storage], Role.GRADIENT))
+            return
+        super().made(storage)
+
+    def at(self, mark: Mark) -> None:
+        if mark.moment is Moment.UPDATE:
+            self._before_update()
+        super().at(mark)
+        if mark.moment is Moment.BACKWARD:
+            self._bucket = self.write.make(_HALF * self.plan.bucket_elements, Role.WORKSPACE)
+        elif mark.moment is Moment.UPDATE:
+            self._after_update()
+
+    def reduce(self) -> None:
+        self.temporary(_HALF * self.filled)
+        largest = min(self.largest, self.filled, self.owned)
+        if self.plan.offload:  # what the rank owns leaves for the host, after its norm and a look for infinities
+            self.temporary(_DOUBLE * largest)
+            self._look_for_infinities(largest)
+            self.temporary(_SINGLE * largest)
+        elif self._own is None:
+            self._own = self.write.make(_HALF * self.owned, Role.GRADIENT)
+        for number in self.waiting:
+            self.write.free(number)
+        self.waiting.clear()
+        self.filled = 0
+
+    def _look_for_infinities(self, elements: int) -> None:
+        self.temporary(_OVERFLOW_CHECK * elements)
+
+    def _before_update(self) -> None:
+        if self.plan.scheme is Scheme.ZERO_1:
+            self.filled = min(self.elements, self.plan.bucket_elements)
+        if self.filled:
+            self.reduce()
+        if self._bucket is not None:
+            self.write.free(self._bucket)
+            self._bucket = None
+        self.wait_for_gpu()
+        if self._own is None:
+            return
+        self._look_for_infinities(min(self.largest, self.owned))
+        flat = self.write.make(_HALF * self.owned, Role.TEMPORARY)
+        widened = self.write.make(_SINGLE * self.owned, Role.GRADIENT)
+        for number in (flat, self._own, *self._whole):
+            self.write.free(number)
+        self._whole.clear()
+        self._own = widened
+
+    def _after_update(self) -> None:
+        if self._own is not None:
+            self.write.free(self._own)
+            self._own = None
+        elif self.plan.offload:
+            for number in self._whole:
+                self.write.free(number)
+            self._whole.clear()
+            self.temporary(_SINGLE * self.owned)  # masters on their way back from the host
+
+
+@dataclass(slots=True)
+class _Part:
+    """Weights that are gathered together: a unit, or the root's before and after the units."""
+
+    sizes: list[int]
+    elements: int = 0
+    live: list[int] | None = None  # gathered storages
+
+    def __post_init__(self) -> None:
+        self.elements = sum(self.sizes) // _HALF
+
+
+class ShardedZeroView(_ZeroView):
+    """Stage 3."""
+
+    def __init__(self, tape: Tape, plan: Plan, *, ahead: bool) -> None:
+        super().__init__(tape, plan, ahead=ahead)
+        self._parts, self._order = _parts(tape)
+        self._visits: list[int] = []  # parts in the order of use, for one step
+        self._now = 0
+        self._widened: int | None = None  # the fp32 gradients of the update
+        self._kept: dict[int, list[int]] = {}  # part -> gathered weights that autograd still needs
+
+    def loaded(self) -> None:
+        total = sum(part.elements for part in self._parts.values())
+        if not self.plan.offload:
+            self.write.make(_HALF * share(total, self.plan.ranks), Role.WEIGHT)
+        self.make_masters()
+        self.write.make(_HALF * self.plan.bucket_elements, Role.WORKSPACE)
+        if not self.plan.offload:
+            self.write.make(_HALF * self.owned, Role.GRADIENT)
+
+    def made(self, storage: int) -> None:
+        if self.roles[storage] not in {Role.WEIGHT, Role.FROZEN}:
+            super().made(storage)
+
+    def at(self, mark: Mark) -> None:
+        if mark.moment is Moment.UPDATE:
+            self._before_update()
+        super().at(mark)
+        if mark.moment is Moment.FORWARD:
+            self._visits, self._now = [*self._order, *reversed(self._order)], -1
+            self._advance(self._order[0])
+        elif mark.moment is Moment.BACKWARD:
+            self._advance(self._order[-1])
+        elif mark.moment is Moment.UPDATE:
+            self._after_update()
+        elif mark.unit == _ROOT:
+            return
+        elif mark.moment is Moment.ENTER_BACKWARD or (
+            mark.moment is Moment.ENTER and (self.phase is Moment.FORWARD or self.checkpointed)
+        ):
+            self._advance(mark.unit)
+        elif mark.moment is Moment.LEAVE and mark.unit == self._last_unit() and self.phase is Moment.FORWARD:
+            self._advance(self._order[-1])
+        elif mark.moment is Moment.LEAVE_BACKWARD:
+            for number in self._kept.pop(mark.unit, ()):
+                self.write.free(number)
+
+    def _last_unit(self) -> int:
+        return max(self._parts)
+
+    def _advance(self, part: int) -> None:
+        """The next part is used: release what was used before, gather this one and prefetch."""
+        here = self._now
+        if here >= 0 and self._visits[here] == part:
+            return
+        upcoming = next((at for at in range(here + 1, len(self._visits)) if self._visits[at] == part), None)
+        if upcoming is None:
+            return
+        for passed in dict.fromkeys(self._visits[max(0, here) : upcoming]):
+            self._release_part(passed, upcoming)
+        self._now = upcoming
+        live = sum(self._parts[name].elements for name in self._parts if self._parts[name].live is not None)
+        for name in self._visits[upcoming:]:
+            if name != part and live >= _MAX_LIVE:
+                break
+            if self._parts[name].live is None:
+                live += self._parts[name].elements
+                self._gather(name)
+
+    def _gather(self, name: int) -> None:
+        self.in_flight()
+        part = self._parts[name]
+        part.live = [
+            self.write.make(size, Role.WORKSPACE, max(_ROOT, name), GATHER)
+            for size in part.sizes
+        ]  # fmt: skip
+
+    def _release_part(self, name: int, now: int) -> None:
+        part, distance = self._parts[name], 0
+        if part.live is None:
+            return
+        for again in self._visits[now:]:
+            if again == name:
+                return
+            distance += self._parts[again].elements
+            if distance >= _MAX_LIVE:
+                break
+        if self.phase is Moment.FORWARD and name > _ROOT and not self.checkpointed:
+            self._kept[name] = part.live
+        else:
+            for number in part.live:
+                self.free_late(number)
+        part.live = None
+
+    def reduce(self) -> None:
+        if self.plan.ranks > 1 or self.filled <= self.plan.bucket_elements:
+            self.free_late(self.write.make(_HALF * self.filled, Role.TEMPORARY, stream=REDUCE))
+        for number in self.waiting:
+            self.free_late(number)
+        self.waiting.clear()
+        self.filled = 0
+
+    def _before_update(self) -> None:
+        if self.filled:
+            self.reduce()
+        for part in self._parts.values():
+            for number in part.live or ():
+                self.free_late(number)
+            part.live = None
+        self.wait_for_gpu()
+        if not self.plan.offload:
+            at_once = min(self.owned, _SUB_GROUP)
+            flat = self.write.make(_HALF * at_once, Role.TEMPORARY)
+            self._widened = self.write.make(_SINGLE * at_once, Role.GRADIENT)
+            self.write.free(flat)
+
+    def _after_update(self) -> None:
+        if self._widened is not None:
+            self.write.free(self._widened)
+            self._widened = None
+
+
+_BEFORE, _BEHIND = -1, 0  # the root's weights in front of the units and behind them
+
+
+def _parts(tape: Tape) -> tuple[dict[int, _Part], list[int]]:
+    """The weights by unit, and the order in which forward uses them."""
+    stored = np.flatnonzero((tape.roles == Role.WEIGHT) | (tape.roles == Role.FROZEN))
+    sizes: dict[int, list[int]] = {_BEFORE: []}
+    in_units = False
+    for storage in stored.tolist():
+        unit = int(tape.units[storage])
+        in_units = in_units or unit > _ROOT
+        name = unit if unit > _ROOT else _BEHIND if in_units else _BEFORE
+        sizes.setdefault(name, []).append(int(tape.sizes[storage]))
+    sizes.setdefault(_BEHIND, [])
+    units = sorted(unit for unit in sizes if unit > _ROOT)
+    return {name: _Part(chosen) for name, chosen in sizes.items()}, [_BEFORE, *units, _BEHIND]
