@@ -38,6 +38,7 @@ PAGE = Path(__file__).parents[1] / "docs/metrics.md"
 CONTRACT = {
     ("vramcast_request_duration_seconds", "histogram", ("verb",)),
     ("vramcast_request_errors_total", "counter", ("verb", "cause")),
+    ("vramcast_connections_closed_total", "counter", ("limit",)),
     ("vramcast_node_rejections_total", "counter", ("reason",)),
     ("vramcast_pods_rejected_total", "counter", ("reason",)),
     ("vramcast_binds_total", "counter", ("fate",)),
@@ -125,9 +126,10 @@ DETAIL = {
 CLOSED = {
     "verb": {"filter", "prioritize", "bind", "preempt", "forecast", "explain", "state", "records"},
     "cause": {
-        "bad_request", "too_large", "not_synced", "not_leading", "gone", "defect", "not_bound", "no_room", Fate.REFUSED,
-        Fate.UNKNOWN,
+        "bad_request", "too_large", "not_synced", "not_leading", "gone", "defect", "not_bound", "no_room", "incomplete",
+        "overloaded", Fate.REFUSED, Fate.UNKNOWN,
     },
+    "limit": {"max_connections", "request_timeout_seconds", "head_size"},
     "reason": {reason.label for reason in Reason} - {"fits"},
     "fate": {"bound", "refused", "unknown"},
     "source": {"given", "physics", "model"},
@@ -180,7 +182,7 @@ def client() -> Client:
     unreadable = read_node(NodeName("odd"), {"nvidia.com/gpu.count": "1"}, {}, {})
     bare = read_node(NodeName("bare"), {}, {}, {})
     nodes = [sharing_node("a", 1), whole_node("w", 1), unreadable, bare]
-    settings = load_settings({"hold_wait_seconds": 0, "max_body_mib": 1, "log_level": "error"}, {})
+    settings = load_settings({"hold_wait_seconds": 0, "max_body_mib": 1, "max_bodies_mib": 1, "log_level": "error"}, {})
     app = new_fake_app(nodes, cluster=cluster, settings=settings)
     client = Client(app.service)
     asyncio.run(cause_every_event(client, cluster))
@@ -216,6 +218,8 @@ async def cause_every_event(client: Client, cluster: FakeCluster) -> None:
     for verb in ("filter", "prioritize", "bind", "preempt", "forecast", "explain"):
         await client.send("POST", f"/{verb}", b"{")
     await client.send("POST", "/filter", chunks=[b"x" * 600_000] * 3)
+    await client.send("POST", "/filter", chunks=[b"x", None])
+    await asyncio.gather(*(client.send("POST", "/filter", chunks=[b"x" * 500_000] * 2) for _ in range(3)))
     await client.send("POST", "/no/such/address", b"{}")
     await client.send("BREW", "/filter")
     await client.send("GET", "/state")

@@ -42,6 +42,9 @@ DEFAULTS = {
     "bind_deadline_seconds": 1.5,
     "bind_workers": 16,
     "max_body_mib": 64,
+    "max_bodies_mib": 192,
+    "max_connections": 2000,
+    "request_timeout_seconds": 30.0,
     "tls_cert_file": None,
     "tls_key_file": None,
     "tls_client_ca_file": None,
@@ -221,7 +224,8 @@ def test_a_boolean_is_not_a_number_or_a_string(config: Path, text: str) -> None:
         ("port", 0), ("port", 65536), ("default_oom_risk", 0), ("default_oom_risk", 0.6), ("hold_ttl_seconds", 0),
         ("hold_wait_seconds", 1.1), ("unconfirmed_ttl_seconds", 1), ("stale_after_seconds", float("nan")),
         ("stale_after_seconds", float("inf")), ("requeue_interval_seconds", -1), ("bind_deadline_seconds", 0),
-        ("bind_workers", 257), ("max_body_mib", 0), ("shutdown_grace_seconds", -1), ("shutdown_grace_seconds", 301),
+        ("bind_workers", 257), ("max_body_mib", 0), ("max_bodies_mib", 0), ("max_connections", 9),
+        ("request_timeout_seconds", 0), ("shutdown_grace_seconds", -1), ("shutdown_grace_seconds", 301),
     ],
 )  # fmt: skip
 def test_numbers_out_of_range_are_refused(name: str, value: float) -> None:

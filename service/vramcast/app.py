@@ -11,18 +11,16 @@ import threading
 import time
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 import structlog
-import uvicorn
 import uvloop
 
 from vramcast import __version__
-from vramcast.api.http import HttpApp
-from vramcast.api.one_write import OneWriteProtocol
+from vramcast.api.server import address_text, listen, new_server, stop_all
 from vramcast.cluster.seam import Cluster
 from vramcast.cluster.sources import choose_telemetry
 from vramcast.controllers.candidate import CandidateTrial, run_trial
@@ -55,18 +53,10 @@ from vramcast.settings import CalibrationMode, Settings
 from vramcast.task.task import Task
 from vramcast.workers import Offload, Workers, start_workers
 
-# Go's client keeps idle connections for 90 s and does not retry a POST. Closing earlier here would lose a call there.
-KEEP_ALIVE_SECONDS = 120
-_SEND_BUFFER_BYTES = 2 << 20
-
 # glibc's M_TRIM_THRESHOLD, M_TOP_PAD and M_MMAP_THRESHOLD
 _MALLOC_OPTIONS = {-1: 64 << 20, -2: 4 << 20, -3: 32 << 20}
 
 log = structlog.get_logger("vramcast")
-
-
-class AddressInUse(InvalidInput):
-    """Another process listens there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,9 +158,9 @@ def run(settings: Settings, cluster: Cluster, ready: Callable[[str], None] | Non
     """Serve until SIGTERM or SIGINT. Requests under way are finished first."""
     certificates = _certificates(settings)
     keep_freed_memory()
-    listeners = [_listen(settings.host, settings.port, "settings host, port")]
+    listeners = [listen(settings.host, settings.port, "settings host, port")]
     if settings.metrics_port is not None:
-        listeners.append(_listen(settings.metrics_host, settings.metrics_port, "settings metrics_host, metrics_port"))
+        listeners.append(listen(settings.metrics_host, settings.metrics_port, "settings metrics_host, metrics_port"))
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(_serve(settings, cluster, certificates, listeners, ready))
 
@@ -185,16 +175,16 @@ async def _serve(
         app = build(settings, cluster, workers, forecast_ahead=_forecasting_thread, certificates=certificates)
         service = app.service
         servers = [
-            _Server(_server_config(settings, HttpApp(service), certificates)),
-            _Server(_server_config(settings, HttpApp(service, probes_only=True))),
+            new_server(service, certificates=certificates.context if certificates else None),
+            new_server(service, probes_only=True),
         ]
         for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, _stop_all, servers)
+            loop.add_signal_handler(number, stop_all, servers)
 
         inbox = _Inbox(loop, service.apply)
         cluster.start(ForecastFirst(service.forecaster, inbox.put).put)
         scheme = "https" if certificates else "http"
-        url = f"{scheme}://{_address(settings.host, settings.port)}"
+        url = f"{scheme}://{address_text(settings.host, settings.port)}"
         log.info("serving", url=url, version=__version__)
         await app.learned_state.load()
         tasks = [asyncio.create_task(loop_) for loop_ in (*_controllers(app), _when_synced(service, url, ready))]
@@ -299,55 +289,6 @@ async def _when_synced(service: Service, url: str, ready: Callable[[str], None] 
     log.info("synced", nodes=nodes, promises=sum(1 for _ in service.state.ledger.promises()))
     if ready is not None:
         await asyncio.get_running_loop().run_in_executor(None, ready, url)
-
-
-class _Server(uvicorn.Server):
-    """We handle signals: uvicorn would raise them again when it ends, before the watches are stopped."""
-
-    @contextmanager
-    def capture_signals(self) -> Any:
-        yield
-
-    def stop(self) -> None:
-        self.should_exit = True
-
-
-def _stop_all(servers: Sequence[_Server]) -> None:
-    for server in servers:
-        server.stop()
-
-
-def _server_config(settings: Settings, app: HttpApp, certificates: Certificates | None = None) -> uvicorn.Config:
-    config = uvicorn.Config(
-        app,
-        http=OneWriteProtocol,
-        lifespan="off",
-        log_config=None,
-        access_log=False,
-        server_header=False,
-        proxy_headers=False,
-        timeout_keep_alive=KEEP_ALIVE_SECONDS,
-        # uvicorn's annotation wants an int; its code takes any number of seconds.
-        timeout_graceful_shutdown=cast(int, settings.shutdown_grace_seconds),
-    )
-    config.load()
-    config.ssl = certificates.context if certificates else None
-    return config
-
-
-def _listen(host: str, port: int, named: str) -> socket.socket:
-    try:
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        listener = socket.create_server((host, port), family=family, backlog=2048)
-        # Accepted connections inherit this buffer, so an answer for thousands of nodes leaves in one piece.
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER_BYTES)
-        return listener
-    except (OSError, UnicodeError) as error:  # UnicodeError: a host name that DNS cannot carry
-        raise AddressInUse(f"cannot listen on {_address(host, port)} ({named}): {error}") from None
-
-
-def _address(host: str, port: int) -> str:
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _certificates(settings: Settings) -> Certificates | None:

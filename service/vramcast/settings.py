@@ -124,6 +124,12 @@ class Settings(BaseModel):
     """concurrent binds"""
     max_body_mib: int = Field(64, ge=1, le=1024)
     """largest accepted request body"""
+    max_bodies_mib: int = Field(192, ge=1, le=16384)
+    """request bodies and large answers in memory at once, at least `max_body_mib`; beyond: 503 for the largest"""
+    max_connections: int = Field(2000, ge=10, le=100_000)
+    """open connections of each port; beyond: the oldest that sent no request yet is closed"""
+    request_timeout_seconds: float = Field(30.0, ge=0.1, le=600)
+    """longest time for a client to send a request, and to read the answer"""
     tls_cert_file: FilePath | None = None
     """serve over TLS with this certificate"""
     tls_key_file: FilePath | None = None

@@ -10,7 +10,8 @@ from typing import Any
 import msgspec
 
 from tests.fakes import FakeCluster
-from vramcast.api.http import HttpApp
+from vramcast.api.body_limits import App
+from vramcast.api.server import new_app
 from vramcast.service import Service
 
 
@@ -28,23 +29,28 @@ class Client:
     """Use the `async` methods for concurrent requests. Each of the others runs its own event loop."""
 
     service: Service
-    app: HttpApp = field(init=False)
+    app: App = field(init=False)
 
     def __post_init__(self) -> None:
-        self.app = HttpApp(self.service)
+        self.app = new_app(self.service)
 
     @property
     def cluster(self) -> FakeCluster:
         assert isinstance(self.service.cluster, FakeCluster)
         return self.service.cluster
 
-    async def send(self, method: str, path: str, body: bytes = b"", *, chunks: Sequence[bytes] = ()) -> Response:
+    async def send(self, method: str, path: str, body: bytes = b"", *, chunks: Sequence[bytes | None] = ()) -> Response:
+        """`chunks`: a body in parts. After None the client leaves."""
         path, _, query = path.partition("?")
-        parts = list(chunks) or [body]
+        parts: list[bytes | None] = [*chunks] or [body]
         messages: list[dict[str, Any]] = []
 
         async def receive() -> dict[str, Any]:
-            return {"type": "http.request", "body": parts.pop(0), "more_body": bool(parts)}
+            await asyncio.sleep(0)
+            part = parts.pop(0)
+            if part is None:
+                return {"type": "http.disconnect"}
+            return {"type": "http.request", "body": part, "more_body": bool(parts)}
 
         async def send(message: Any) -> None:
             messages.append(message)

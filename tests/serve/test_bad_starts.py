@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.serve.running import CLUSTER, run_to_the_end
-from vramcast.app import AddressInUse, run
+from vramcast.api.server import AddressInUse
+from vramcast.app import run
 from vramcast.cluster.kubernetes import KubernetesCluster
 from vramcast.cluster.static import StaticCluster
 from vramcast.errors import InvalidInput

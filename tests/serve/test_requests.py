@@ -10,8 +10,7 @@ import httpx
 
 from tests.fakes import new_fake_service
 from tests.serve.running import Serve, filter_body
-from vramcast.api.http import HttpApp
-from vramcast.app import _server_config
+from vramcast.api.server import new_server
 from vramcast.settings import load_settings
 
 # Go's http.Transport, and so kube-scheduler, keeps an idle connection this long.
@@ -38,8 +37,8 @@ def test_one_connection_serves_many_calls(service: Serve) -> None:
 def test_the_service_keeps_idle_connections_longer_than_go() -> None:
     # Checks uvicorn's setting: waiting for two minutes would prove no more.
     settings = load_settings({}, {})
-    config = _server_config(settings, HttpApp(new_fake_service(settings=settings)))
-    assert config.timeout_keep_alive > GO_IDLE_SECONDS
+    server = new_server(new_fake_service(settings=settings))
+    assert server.config.timeout_keep_alive > GO_IDLE_SECONDS
 
 
 def test_the_service_rejects_what_is_not_http_and_keeps_serving(service: Serve) -> None:

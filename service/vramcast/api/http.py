@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping
-from typing import Any
+from collections.abc import Awaitable, Callable, Mapping
 from urllib.parse import parse_qsl
 
 import msgspec
@@ -17,6 +16,7 @@ import structlog
 
 from vramcast.api import inspection
 from vramcast.api.bind import bind_pod
+from vramcast.api.body_limits import BodyRefused, Receive, Scope, Send
 from vramcast.api.filter import filter_nodes
 from vramcast.api.preempt import preempt_pods
 from vramcast.api.prioritize import prioritize_nodes
@@ -25,9 +25,6 @@ from vramcast.errors import InvalidInput, NotSynced
 from vramcast.observe.metrics import VERBS
 from vramcast.service import Service
 
-Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 Verb = Callable[[Service, bytes], Awaitable[Reply]]
 Page = Callable[[Service, bytes, Mapping[str, str]], Awaitable[Reply]]
 
@@ -38,17 +35,12 @@ METRICS = b"text/plain; version=0.0.4; charset=utf-8"
 log = structlog.get_logger("vramcast")
 
 
-class BodyTooLarge(Exception):
-    """Larger than max_body_mib; the body is dropped."""
-
-
 class HttpApp:
     """`probes_only`: serve only what may be open to the network, because it changes nothing and reveals no secrets."""
 
     def __init__(self, service: Service, *, probes_only: bool = False) -> None:
         self._service = service
         self._seconds = {verb: service.metrics.request_seconds.labels(verb) for verb in VERBS}
-        self._max_body_bytes = service.settings.max_body_mib << 20
         self._verbs: dict[str, Verb] = {
             "/filter": filter_nodes,
             "/prioritize": prioritize_nodes,
@@ -91,11 +83,9 @@ class HttpApp:
             return _not_allowed(expected)
         status, answer = 200, Reply(b"")
         try:
-            body = await _read_body(scope, receive, self._max_body_bytes)
-            answer = await self._answer(path, body, scope)
-        except BodyTooLarge:
-            limit = self._service.settings.max_body_mib
-            status, answer = 413, _bad(f"the body is larger than {limit} MiB (setting max_body_mib)", "too_large")
+            answer = await self._answer(path, await _read_body(receive), scope)
+        except BodyRefused as error:
+            status, answer = error.status, _bad(str(error), error.cause)
         except InvalidInput as error:
             status, answer = 400, _bad(str(error), "bad_request")
         except NotSynced as error:
@@ -134,22 +124,16 @@ class HttpApp:
         return 200, TEXT, b"ready\n"
 
 
-async def _read_body(scope: Scope, receive: Receive, limit: int) -> bytes:
-    for name, value in scope["headers"]:
-        if name == b"content-length" and value.isdigit() and int(value) > limit:
-            raise BodyTooLarge
+async def _read_body(receive: Receive) -> bytes:
+    """Raises BodyRefused."""
     message = await receive()
     body: bytes = message.get("body", b"")
     if not message.get("more_body"):
         return body
-    chunks, size = [body], len(body)
+    chunks = [body]
     while message.get("more_body"):
         message = await receive()
-        chunk = message.get("body", b"")
-        size += len(chunk)
-        if size > limit:
-            raise BodyTooLarge
-        chunks.append(chunk)
+        chunks.append(message.get("body", b""))
     return b"".join(chunks)
 
 

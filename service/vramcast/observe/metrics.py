@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from enum import StrEnum
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, disable_created_metrics, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -23,6 +24,14 @@ VERBS = ("filter", "prioritize", "bind", "preempt", "forecast", "explain", "stat
 _LATENCY_BUCKETS = (
     0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0,
 )  # fmt: skip
+
+
+class Limit(StrEnum):
+    """Of connections; the first two are settings."""
+
+    CONNECTIONS = "max_connections"
+    TIME = "request_timeout_seconds"
+    HEAD = "head_size"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +62,9 @@ class Metrics:
         )  # fmt: skip
         self.request_errors = self._counter(
             "vramcast_request_errors", "Requests answered with an error", "verb", "cause"
+        )
+        self.connections_closed = self._counter(
+            "vramcast_connections_closed", "Connections of clients closed because of a limit", "limit"
         )
         self.node_rejections = self._counter("vramcast_node_rejections", "Nodes that filter rejected", "reason")
         self.pods_rejected = self._counter(
@@ -86,6 +98,7 @@ class Metrics:
         for counter, values in (
             (self.node_rejections, rejections),
             (self.pods_rejected, rejections),
+            (self.connections_closed, Limit),
             (self.binds, Fate),
             (self.forecasts, Source),
             (self.hold_waits, ("fits", "timed_out")),

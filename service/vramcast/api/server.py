@@ -1,0 +1,101 @@
+"""uvicorn, as this service runs it: one server per port, with limits on connections and bodies."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from collections.abc import Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, cast
+
+import uvicorn
+
+from vramcast.api.body_limits import BodyLimits
+from vramcast.api.connection_limits import ConnectionLimits, LimitedProtocol, most_connections
+from vramcast.api.http import HttpApp
+from vramcast.errors import InvalidInput
+from vramcast.service import Service
+
+# Go's client keeps idle connections for 90 s and does not retry a POST. Closing earlier here would lose a call there.
+KEEP_ALIVE_SECONDS = 120
+_SEND_BUFFER_BYTES = 2 << 20
+_PORTS = 2
+_TICKS_PER_SECOND = 10
+
+
+class AddressInUse(InvalidInput):
+    """Another process listens there."""
+
+
+class Server(uvicorn.Server):
+    """The app handles signals: uvicorn would raise them again when it ends, before the watches are stopped."""
+
+    def __init__(self, config: uvicorn.Config, limits: ConnectionLimits) -> None:
+        super().__init__(config)
+        self._limits = limits
+
+    @contextmanager
+    def capture_signals(self) -> Any:
+        yield
+
+    async def on_tick(self, counter: int) -> bool:
+        if counter % _TICKS_PER_SECOND == 0:
+            self._limits.sweep(asyncio.get_running_loop().time())
+        return await super().on_tick(counter)
+
+    def stop(self) -> None:
+        self.should_exit = True
+
+
+def stop_all(servers: Sequence[Server]) -> None:
+    for server in servers:
+        server.stop()
+
+
+def new_app(service: Service) -> BodyLimits:
+    """The whole API, as ASGI."""
+    settings = service.settings
+    return BodyLimits(HttpApp(service), body_mib=settings.max_body_mib, together_mib=settings.max_bodies_mib)
+
+
+def new_server(service: Service, *, certificates: ssl.SSLContext | None = None, probes_only: bool = False) -> Server:
+    settings = service.settings
+    limits = ConnectionLimits(
+        most_connections(settings.max_connections, _PORTS),
+        settings.request_timeout_seconds,
+        KEEP_ALIVE_SECONDS,
+        lambda limit: service.metrics.connections_closed.labels(limit).inc(),
+    )
+    config = uvicorn.Config(
+        HttpApp(service, probes_only=True) if probes_only else new_app(service),
+        # uvicorn wants a class and calls it as a factory.
+        http=cast(type[asyncio.Protocol], partial(LimitedProtocol, limits=limits)),
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        timeout_keep_alive=KEEP_ALIVE_SECONDS,
+        # uvicorn's annotation wants an int; its code takes any number of seconds.
+        timeout_graceful_shutdown=cast(int, settings.shutdown_grace_seconds),
+    )
+    config.load()
+    config.ssl = certificates
+    return Server(config, limits)
+
+
+def listen(host: str, port: int, named: str) -> socket.socket:
+    try:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        listener = socket.create_server((host, port), family=family, backlog=2048)
+        # Accepted connections inherit this buffer, so an answer for thousands of nodes leaves in one piece.
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER_BYTES)
+        return listener
+    except (OSError, UnicodeError) as error:  # UnicodeError: a host name that DNS cannot carry
+        raise AddressInUse(f"cannot listen on {address_text(host, port)} ({named}): {error}") from None
+
+
+def address_text(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
