@@ -4,7 +4,8 @@
 
 # The Python of .python-version: the tests run on it, and the packages are locked for it.
 ARG PYTHON=3.11
-FROM python:${PYTHON}-slim-bookworm AS build
+# Not the slim one: it has the C compiler that the wheel's build hook uses.
+FROM python:${PYTHON}-bookworm AS build
 ENV PIP_NO_CACHE_DIR=1
 COPY LICENSE README.md pyproject.toml /src/
 COPY model_artifacts /src/model_artifacts

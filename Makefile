@@ -23,7 +23,8 @@ timed = @begin=$$(date +%s); $(2); code=$$?; \
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-.venv/serve.stamp: requirements/serve.txt requirements/build.txt pyproject.toml
+.venv/serve.stamp: requirements/serve.txt requirements/build.txt pyproject.toml service/build_hook.py \
+		service/vramcast/forecast/allocator.c
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("vramcast needs Python 3.11 or newer, this is " + sys.version.split()[0])'
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	@$(BIN)/python -c 'import sys; have = "%d.%d" % sys.version_info[:2]; want = "$(PYTHON_VERSION)"; have == want or \

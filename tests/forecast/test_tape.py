@@ -2,34 +2,20 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 
+from tests.forecast.tapes import tape_of
 from vramcast.errors import InvalidInput
-from vramcast.forecast.tape import Mark, Moment, Role, Tape
-
-
-def a_tape(
-    sizes: list[int], events: list[int], marks: tuple[Mark, ...] = (), role: int = Role.TEMPORARY, streams: int = 0
-) -> Tape:
-    count = len(sizes)
-    return Tape(
-        sizes=np.array(sizes, np.int64),
-        roles=np.full(count, role, np.uint8),
-        units=np.full(count, -1, np.int16),
-        events=np.array(events, np.int32),
-        marks=marks,
-        streams=np.zeros(streams, np.uint8),
-    )
+from vramcast.forecast.tape import Mark, Moment
 
 
 def test_storages_are_made_in_order_and_freed_once() -> None:
-    tape = a_tape([512, 100], [0, 1, ~0, ~1], (Mark(0, Moment.STEP), Mark(4, Moment.END)))
+    tape = tape_of([512, 100], [0, 1, ~0, ~1], (Mark(0, Moment.STEP), Mark(4, Moment.END)))
     assert tape.events.tolist() == [0, 1, -1, -2]
 
 
 def test_an_empty_tape_is_a_tape() -> None:
-    assert not len(a_tape([], []).events)
+    assert not len(tape_of([], []).events)
 
 
 @pytest.mark.parametrize(
@@ -46,18 +32,18 @@ def test_an_empty_tape_is_a_tape() -> None:
 )
 def test_events_that_no_run_can_have_are_refused(sizes: list[int], events: list[int], message: str) -> None:
     with pytest.raises(InvalidInput, match=message):
-        a_tape(sizes, events)
+        tape_of(sizes, events)
 
 
 def test_marks_must_be_in_order_and_inside() -> None:
     with pytest.raises(InvalidInput, match="the STEP mark before event 0 is out of order"):
-        a_tape([1], [0], (Mark(1, Moment.FORWARD), Mark(0, Moment.STEP)))
+        tape_of([1], [0], (Mark(1, Moment.FORWARD), Mark(0, Moment.STEP)))
     with pytest.raises(InvalidInput, match="END mark before event 2"):
-        a_tape([1], [0], (Mark(2, Moment.END),))
+        tape_of([1], [0], (Mark(2, Moment.END),))
 
 
 def test_every_storage_has_a_known_role_and_one_stream() -> None:
     with pytest.raises(InvalidInput, match="roles are numbers below 9"):
-        a_tape([1], [0], role=9)
+        tape_of([1], [0], roles=[9])  # type: ignore[list-item]
     with pytest.raises(InvalidInput, match="as many streams or none"):
-        a_tape([1, 1], [0, 1], streams=1)
+        tape_of([1, 1], [0, 1], streams=[1])

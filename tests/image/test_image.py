@@ -63,7 +63,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
                 _copy(REPOSITORY / source, root / target.lstrip("/"), into=target.endswith("/"))
     tools = root / "bin"
     tools.mkdir()
-    for tool in ("sh", "rm", "find", "mktemp"):
+    for tool in ("sh", "rm", "find", "mktemp", "cc", "as", "ld"):
         (tools / tool).symlink_to(shutil.which(tool) or pytest.fail(f"no {tool}"))
     # The base interpreter, because the packages of the tests' venv must not be importable.
     (tools / "python3").symlink_to(Path(sys.base_prefix) / "bin/python3")
@@ -111,6 +111,11 @@ def packages(target: Path) -> dict[str, str]:
 def test_it_contains_vramcast_and_the_locked_packages_and_nothing_else(installed: Path) -> None:
     locked = locked_versions(REPOSITORY / "requirements/serve.txt")
     assert packages(installed) == {**locked, "vramcast": vramcast.__version__}
+
+
+def test_its_replay_loop_is_compiled(installed: Path) -> None:
+    check = "from vramcast.forecast.compiled import compiled_loop; assert compiled_loop() is not None"
+    subprocess.run([installed / "bin/python", "-c", check], check=True)
 
 
 def test_the_docs_state_its_size(installed: Path) -> None:

@@ -1,0 +1,154 @@
+"""What a tape needs of a GPU: its peaks, when they are, and what is in them.
+
+Two counters measure a run, so there are two figures. *Active* is what tensors take (`torch.cuda.max_memory_allocated`),
+*reserved* what the allocator took from the device for them (`nvidia-smi`, less the CUDA context).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vramcast.errors import InvalidInput
+from vramcast.forecast.allocator import GRAIN
+from vramcast.forecast.compiled import compiled_loop, replay_compiled
+from vramcast.forecast.tape import Mark, Moment, Role, Tape
+from vramcast.forecast.tape_allocator import Block, TapeAllocator
+
+# No device has as much, and the replay counts in 64 bits.
+MOST_BYTES = 1 << 48
+_PHASES = (Moment.STEP, Moment.FORWARD, Moment.BACKWARD, Moment.UPDATE, Moment.END)
+
+
+@dataclass(frozen=True, slots=True)
+class When:
+    """A moment of a tape: step 0 is the load, 1 the first step."""
+
+    event: int
+    step: int
+    phase: Moment | None  # None: while the model is loaded
+
+    def __str__(self) -> str:
+        if self.phase is None:
+            return "loading the model"
+        names = {Moment.STEP: "the start", Moment.UPDATE: "the optimizer's update", Moment.END: "the end"}
+        return f"{names.get(self.phase, f'the {self.phase.name.lower()} pass')} of step {self.step}"
+
+
+@dataclass(frozen=True, slots=True)
+class Peaks:
+    active_bytes: int
+    reserved_bytes: int
+    moment: When  # of the active peak
+    reserved_moment: When  # when the last segment was reserved
+    by_role: Mapping[Role, int]  # bytes as asked for, live at the active peak
+    retries: int = 0  # how often the device was full and cached segments were given back
+    out_of_memory: When | None = None  # the request that failed all the same; the peaks are those until then
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Curve:
+    """Memory over a tape."""
+
+    active_bytes: NDArray[np.int64]  # (events,) behind each event
+    reserved_bytes: NDArray[np.int64]  # (events,)
+    by_role_bytes: NDArray[np.int64]  # (events, roles) as asked for
+
+
+@dataclass(frozen=True, slots=True)
+class AllocatorSettings:
+    """`capacity_bytes` is what the allocator may reserve, so without the CUDA context; None: no limit."""
+
+    capacity_bytes: int | None = None
+    expandable_segments: bool = False
+
+
+DEFAULT_SETTINGS = AllocatorSettings()
+
+
+def peaks(tape: Tape, settings: AllocatorSettings = DEFAULT_SETTINGS, *, compiled: bool = True) -> Peaks:
+    """`compiled`: use the compiled loop if there is one."""
+    active, active_at, reserved, reserved_at, retries, failed = _replayed(tape, settings, None, compiled)
+    return Peaks(
+        active_bytes=active * GRAIN,
+        reserved_bytes=reserved * GRAIN,
+        moment=when(tape.marks, active_at),
+        reserved_moment=when(tape.marks, reserved_at),
+        by_role=_live_by_role(tape, active_at),
+        retries=retries,
+        out_of_memory=when(tape.marks, failed) if failed >= 0 else None,
+    )
+
+
+def memory_curve(tape: Tape, settings: AllocatorSettings = DEFAULT_SETTINGS) -> Curve:
+    curve = np.zeros((len(tape.events), 2), np.int64)
+    *_, failed = _replayed(tape, settings, curve, True)
+    changes = np.zeros((len(tape.events), len(Role)), np.int64)
+    storages = np.where(tape.events >= 0, tape.events, ~tape.events)
+    changes[np.arange(len(storages)), tape.roles[storages]] = np.where(tape.events >= 0, 1, -1) * tape.sizes[storages]
+    reached = slice(failed if failed >= 0 else len(storages))
+    return Curve(curve[reached, 0] * GRAIN, curve[reached, 1] * GRAIN, np.cumsum(changes, axis=0)[reached])
+
+
+def when(marks: tuple[Mark, ...], event: int) -> When:
+    step, phase = 0, None
+    for mark in marks:
+        if mark.event > event:
+            break
+        if mark.moment in _PHASES:
+            step += mark.moment is Moment.STEP
+            phase = mark.moment
+    return When(event, step, phase)
+
+
+def _live_by_role(tape: Tape, event: int) -> dict[Role, int]:
+    """The live bytes behind an event, largest first."""
+    events = tape.events[: event + 1]
+    made = events >= 0
+    total = np.bincount(tape.roles[events[made]], tape.sizes[events[made]], len(Role))
+    total -= np.bincount(tape.roles[~events[~made]], tape.sizes[~events[~made]], len(Role))
+    sizes = {role: round(total[role]) for role in Role if total[role]}
+    return dict(sorted(sizes.items(), key=lambda item: -item[1]))
+
+
+def _replayed(
+    tape: Tape, settings: AllocatorSettings, curve: NDArray[np.int64] | None, compiled: bool
+) -> tuple[int, ...]:
+    if tape.sizes.sum(dtype=np.float64) > MOST_BYTES:
+        raise InvalidInput(f"the step allocates more than {MOST_BYTES >> 40} TiB")
+    grains = -(-np.maximum(tape.sizes, 1) // GRAIN)
+    # A capacity of 0 means none to the loops, so a full device is one grain.
+    capacity = 0 if settings.capacity_bytes is None else max(1, settings.capacity_bytes // GRAIN)
+    loop = compiled_loop() if compiled else None
+    if loop is None:
+        return _replay_plainly(tape, grains, TapeAllocator(capacity, settings.expandable_segments), curve)
+    return replay_compiled(loop, tape.events, grains, tape.streams, capacity, settings.expandable_segments, curve)
+
+
+def _replay_plainly(
+    tape: Tape, grains: NDArray[np.int64], allocator: TapeAllocator, curve: NDArray[np.int64] | None
+) -> tuple[int, ...]:
+    held: list[Block | None] = [None] * len(grains)
+    sizes = grains.tolist()
+    streams = tape.streams.tolist() or [0] * len(sizes)
+    active = reserved = 0
+    active_at = reserved_at = -1
+    for at, event in enumerate(tape.events.tolist()):
+        if event < 0:
+            block = held[~event]
+            assert block is not None, "the tape was checked"  # noqa: S101
+            allocator.free(block)
+        else:
+            held[event] = allocator.malloc(sizes[event], streams[event])
+            if held[event] is None:
+                return active, active_at, reserved, reserved_at, allocator.retries, at
+            if allocator.active > active:
+                active, active_at = allocator.active, at
+            if allocator.reserved > reserved:
+                reserved, reserved_at = allocator.reserved, at
+        if curve is not None:
+            curve[at] = allocator.active, allocator.reserved
+    return active, active_at, reserved, reserved_at, allocator.retries, -1
