@@ -16,7 +16,7 @@ from tests.api.client import Client
 from tests.controllers.test_telemetry import FakeTelemetry, stamp
 from tests.fakes import FakeClock, FakeCluster, listed, pod_manifest, sharing_node
 from tests.tracing import ROOT, traced
-from vramcast.api.http import HttpApp
+from vramcast.api.http import new_http_app
 from vramcast.app import App, build
 from vramcast.cluster.readers import PodReader
 from vramcast.controllers.telemetry import poll
@@ -120,7 +120,7 @@ def test_a_filter_call_crosses_few_files() -> None:
     """Files are what a newcomer opens to follow one call. The second call is the same task again."""
     client, task = Client(new_app(FakeClock()).service), TASK | {"batch-size": "96"}
     # Without the server's limits, which are the same for every call.
-    client.app = HttpApp(client.service)
+    client.app = new_http_app(client.service)
     crossed = []
     for name in ("first", "second"):
         with traced() as trace:

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from tests.fakes import FakeClock, FakeCluster, shared_pod, sharing_node
 from tests.interleaving import Call, Calls, record
-from vramcast.api.http import HttpApp
+from vramcast.api.http import new_http_app
 from vramcast.app import build
 from vramcast.cluster.seam import BindingWrite, BindResult, Fate
 from vramcast.controllers.maintenance import requeue_unschedulable, resolve_unconfirmed
@@ -134,7 +134,7 @@ class Walk:
         made = load_settings({"hold_wait_seconds": 0.02, "log_level": "error"}, {})
         base = PhysicsForecaster(made.default_oom_risk)
         app = build(made, self.api, Workers.all(self.calls.offload), base=base, clock=self.clock, wall=self.clock)
-        self.service, self.http = app.service, HttpApp(app.service)
+        self.service, self.http = app.service, new_http_app(app.service)
         # A fresh process lists everything. What the old one had under way is gone with it.
         self.api.watch.clear()
         self.list_under_way: tuple[list[PodRecord], float] | None = None

@@ -257,6 +257,12 @@ def keep_freed_memory() -> None:
         mallopt(parameter, size_bytes)
 
 
+def _return_freed_memory() -> None:
+    """Reading the first list of 5,000 nodes leaves 8 MiB that no call will need again."""
+    with suppress(OSError, AttributeError):  # not glibc
+        ctypes.CDLL(None).malloc_trim(0)
+
+
 class _Inbox:
     """Passes changes from the watch threads to the event loop, in order, with one wake-up per batch."""
 
@@ -285,6 +291,7 @@ async def _when_synced(service: Service, url: str, ready: Callable[[str], None] 
     # The listed objects live as long as the process: keep the garbage collector from scanning them again.
     gc.collect()
     gc.freeze()
+    _return_freed_memory()
     nodes = len(service.state.ledger.nodes)
     log.info("synced", nodes=nodes, promises=sum(1 for _ in service.state.ledger.promises()))
     if ready is not None:

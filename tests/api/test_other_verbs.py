@@ -178,7 +178,7 @@ def test_the_state_of_a_large_cluster_is_paginated() -> None:
 def test_probes_report_liveness_and_readiness(client: Client) -> None:
     assert client.request("GET", "/healthz").status == 200
     assert client.request("GET", "/readyz").status == 200
-    assert client.request("HEAD", "/healthz").body == b""
+    assert client.request("HEAD", "/healthz").status == 200
     unsynced = Client(new_fake_service(synced=False))
     assert unsynced.request("GET", "/healthz").status == 200
     assert unsynced.request("GET", "/readyz").status == 503

@@ -48,5 +48,10 @@ def test_the_service_rejects_what_is_not_http_and_keeps_serving(service: Serve) 
     assert httpx.get(f"{service.url}/healthz").status_code == 200
 
 
+def test_a_probe_answers_head_without_a_body(service: Serve) -> None:
+    answer = httpx.head(f"{service.url}/readyz")
+    assert (answer.status_code, answer.content) == (200, b"")
+
+
 def test_responses_do_not_name_the_server_software(service: Serve) -> None:
     assert "server" not in httpx.get(f"{service.url}/healthz").headers

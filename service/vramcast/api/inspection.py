@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from dataclasses import dataclass
+from typing import Annotated, Any
 
 import msgspec
+from fastapi import APIRouter, Depends, Query, Request
 
+from vramcast.api import models
+from vramcast.api.probes import ServiceOf
+from vramcast.api.routes import ERRORS, InspectionRoute, ReplyResponse, read_body
 from vramcast.api.wire import Reply
 from vramcast.cluster.manifest import manifest_record, parse_yaml
 from vramcast.errors import InvalidRequest, InvalidTask
@@ -25,16 +29,72 @@ _NODES_A_PAGE = 500
 _MOST_HOLDS_SHOWN = 200
 encode = msgspec.json.Encoder().encode
 
+router = APIRouter(route_class=InspectionRoute, responses=ERRORS, tags=["Inspection"])
 
-async def show_forecast(service: Service, body: bytes, query: Mapping[str, str]) -> Reply:
-    pod = await _read_manifest(service, body)
+_MANIFEST = {
+    "requestBody": {
+        "required": True,
+        "description": "a manifest of a pod, or of something that makes pods, as JSON or YAML",
+        "content": {
+            "application/json": {"schema": {"$ref": "#/components/schemas/PodManifest"}},
+            "application/yaml": {"schema": {"type": "string"}},
+        },
+    }
+}
+
+
+async def read_manifest(request: Request, service: ServiceOf) -> PodRecord:
+    """YAML is parsed on a worker: it is slow, and the scheduler's calls must not wait for it."""
+    body = await read_body(request.receive)
+    try:
+        document = msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        document = await service.workers.inspection(parse_yaml, body)
+    return manifest_record(document)
+
+
+async def choose_page(
+    service: ServiceOf,
+    node: Annotated[str | None, Query(description="only this node")] = None,
+    after: Annotated[str, Query(description="nodes after this name; take it from `next_after`")] = "",
+) -> NodePage:
+    """Nodes by name, and where the next page starts. Pages keep the pause short on a large cluster."""
+    nodes = service.state.ledger.nodes
+    if node is not None:
+        return NodePage([name for name in (NodeName(node),) if name in nodes], None)
+    names = sorted(name for name in nodes if name > after)
+    page = names[:_NODES_A_PAGE]
+    return NodePage(page, page[-1] if len(names) > len(page) else None)
+
+
+@dataclass(frozen=True, slots=True)
+class NodePage:
+    names: list[NodeName]
+    next_after: NodeName | None
+
+
+ManifestOf = Annotated[PodRecord, Depends(read_manifest)]
+PageOf = Annotated[NodePage, Depends(choose_page)]
+
+
+@router.post(
+    "/forecast",
+    name="forecast",
+    operation_id="forecast",
+    summary="What the pod needs on each GPU product",
+    response_model=models.ForecastAnswer,
+    openapi_extra=_MANIFEST,
+)
+async def show_forecast(
+    service: ServiceOf,
+    pod: ManifestOf,
+    gpu: Annotated[str | None, Query(description="a GPU product; default: those of the cluster")] = None,
+) -> ReplyResponse:
     if pod.invalid is not None:
         raise InvalidRequest(str(pod.invalid))
     if pod.task is None:
         raise InvalidRequest("metadata.annotations: no vramcast.dev/ annotation describes a task")
-    reports = await service.workers.inspection(
-        report, service.forecaster, pod.task, _products(service, query.get("gpu"))
-    )
+    reports = await service.workers.inspection(report, service.forecaster, pod.task, _products(service, gpu))
     shown = {
         "pod": pod.key,
         "level": pod.task.level,
@@ -42,31 +102,44 @@ async def show_forecast(service: Service, body: bytes, query: Mapping[str, str])
         "assumptions": pod.task.assumptions,
         "forecasts": [report_json(given) for given in reports],
     }
-    return Reply(encode(shown), pod.key, decision=f"{len(reports)} products")
+    return ReplyResponse(Reply(encode(shown), pod.key, decision=f"{len(reports)} products"))
 
 
-async def show_records(service: Service, _body: bytes, query: Mapping[str, str]) -> Reply:
-    """The measured runs in memory, and each of their profiles once. `?names=true` adds the pods' names."""
-    runs, named = list(service.tracker.observed), query.get("names") == "true"
+@router.get(
+    "/records",
+    name="records",
+    operation_id="records",
+    summary="The measured runs in memory, and each of their profiles once",
+    response_model=models.RecordsAnswer,
+)
+async def show_records(
+    service: ServiceOf, names: Annotated[bool, Query(description="add the names of the pods")] = False
+) -> ReplyResponse:
+    runs = list(service.tracker.observed)
     profiles = {short_hash(run.task.profile): run.task.profile for run in runs if run.task.profile}
-    shown = {"runs": [run_json(run, named=named) for run in runs], "profiles": profiles}
-    return Reply(encode(shown), decision=f"{len(runs)} runs")
+    shown = {"runs": [run_json(run, named=names) for run in runs], "profiles": profiles}
+    return ReplyResponse(Reply(encode(shown), decision=f"{len(runs)} runs"))
 
 
-async def explain_pod(service: Service, body: bytes, query: Mapping[str, str]) -> Reply:
-    """What filter would answer now, for every GPU of every node; paged like /state."""
-    pod = await _read_manifest(service, body)
+@router.post(
+    "/explain",
+    name="explain",
+    operation_id="explain",
+    summary="What filter would answer now, for every GPU of every node, in pages of 500 nodes",
+    response_model=models.ExplainAnswer,
+    openapi_extra=_MANIFEST,
+)
+async def explain_pod(service: ServiceOf, pod: ManifestOf, page: PageOf) -> ReplyResponse:
     try:
         await service.make_forecasts(pod)
         demand = service.state.demand(pod)
     except InvalidTask as error:
         shown = {"pod": pod.key, "error": str(error), "policy": service.settings.undescribed, "nodes": []}
-        return Reply(encode(shown), pod.key, decision=str(error))
+        return ReplyResponse(Reply(encode(shown), pod.key, decision=str(error)))
     if demand is None or not demand.needs_mib:
         shown = {"pod": pod.key, "error": "no task is described", "policy": service.settings.undescribed, "nodes": []}
-        return Reply(encode(shown), pod.key, decision="not described")
-    names, next_after = _page(service, query)
-    nodes = _explain_nodes(service, demand, names)
+        return ReplyResponse(Reply(encode(shown), pod.key, decision="not described"))
+    nodes = _explain_nodes(service, demand, page.names)
     feasible = sum(node["fits"] for node in nodes)
     answer = {
         "pod": pod.key,
@@ -74,19 +147,9 @@ async def explain_pod(service: Service, body: bytes, query: Mapping[str, str]) -
         "needs_mib": demand.needs_mib,
         "feasible": feasible,
         "nodes": nodes,
-        "next_after": next_after,
+        "next_after": page.next_after,
     }
-    return Reply(encode(answer), pod.key, decision=f"would fit {feasible} of {len(nodes)} nodes")
-
-
-def _page(service: Service, query: Mapping[str, str]) -> tuple[list[NodeName], NodeName | None]:
-    """Nodes by name, and where the next page starts. Pages keep the pause short on a large cluster."""
-    nodes = service.state.ledger.nodes
-    if "node" in query:
-        return [name for name in (NodeName(query["node"]),) if name in nodes], None
-    names = sorted(name for name in nodes if name > query.get("after", ""))
-    page = names[:_NODES_A_PAGE]
-    return page, page[-1] if len(names) > len(page) else None
+    return ReplyResponse(Reply(encode(answer), pod.key, decision=f"would fit {feasible} of {len(nodes)} nodes"))
 
 
 def _explain_nodes(service: Service, demand: Demand, names: list[NodeName]) -> list[dict[str, Any]]:
@@ -114,24 +177,29 @@ def _explain_nodes(service: Service, demand: Demand, names: list[NodeName]) -> l
     return explained
 
 
-async def show_state(service: Service, _body: bytes, query: Mapping[str, str]) -> Reply:
-    """Nodes by name in pages of 500 (?after=NAME for the next), or one node with ?node=NAME."""
+@router.get(
+    "/state",
+    name="state",
+    operation_id="state",
+    summary="What is promised and held on each GPU, in pages of 500 nodes",
+    response_model=models.StateAnswer,
+)
+async def show_state(service: ServiceOf, page: PageOf) -> ReplyResponse:
     ledger = service.state.ledger
-    page, next_after = _page(service, query)
     health = service.cluster.health()
     now = service.clock()
     shown = {
         "synced": service.state.synced,
         "stale_seconds": round(health.stale_seconds, 1),
         "nodes_total": len(ledger.nodes),
-        "next_after": next_after,
-        "nodes": [_node_json(service, name) for name in page],
+        "next_after": page.next_after,
+        "nodes": [_node_json(service, name) for name in page.names],
         "holds_total": len(ledger.holds),
         "holds": [_hold_json(hold, now) for hold in list(ledger.holds.values())[:_MOST_HOLDS_SHOWN]],
         "unschedulable_total": len(service.state.unschedulable),
         "unschedulable": service.state.unschedulable.names(_MOST_HOLDS_SHOWN),
     }
-    return Reply(encode(shown), decision=f"{len(page)} nodes")
+    return ReplyResponse(Reply(encode(shown), decision=f"{len(page.names)} nodes"))
 
 
 def _node_json(service: Service, name: NodeName) -> dict[str, Any]:
@@ -187,12 +255,3 @@ def _products(service: Service, wanted: str | None) -> list[Product]:
     if wanted is not None:
         return [base_product(wanted)]
     return list(service.state.ledger.products) or list(map(Product, PRODUCTS))
-
-
-async def _read_manifest(service: Service, body: bytes) -> PodRecord:
-    """YAML is parsed on a worker: it is slow, and the scheduler's calls must not wait for it."""
-    try:
-        document = msgspec.json.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        document = await service.workers.inspection(parse_yaml, body)
-    return manifest_record(document)

@@ -14,7 +14,7 @@ import uvicorn
 
 from vramcast.api.body_limits import BodyLimits
 from vramcast.api.connection_limits import ConnectionLimits, LimitedProtocol, most_connections
-from vramcast.api.http import HttpApp
+from vramcast.api.http import new_http_app
 from vramcast.errors import InvalidInput
 from vramcast.service import Service
 
@@ -57,7 +57,7 @@ def stop_all(servers: Sequence[Server]) -> None:
 def new_app(service: Service) -> BodyLimits:
     """The whole API, as ASGI."""
     settings = service.settings
-    return BodyLimits(HttpApp(service), body_mib=settings.max_body_mib, together_mib=settings.max_bodies_mib)
+    return BodyLimits(new_http_app(service), body_mib=settings.max_body_mib, together_mib=settings.max_bodies_mib)
 
 
 def new_server(service: Service, *, certificates: ssl.SSLContext | None = None, probes_only: bool = False) -> Server:
@@ -69,7 +69,7 @@ def new_server(service: Service, *, certificates: ssl.SSLContext | None = None, 
         lambda limit: service.metrics.connections_closed.labels(limit).inc(),
     )
     config = uvicorn.Config(
-        HttpApp(service, probes_only=True) if probes_only else new_app(service),
+        new_http_app(service, probes_only=True) if probes_only else new_app(service),
         # uvicorn wants a class and calls it as a factory.
         http=cast(type[asyncio.Protocol], partial(LimitedProtocol, limits=limits)),
         lifespan="off",
