@@ -23,6 +23,8 @@ class Model:
     hidden_bytes: int = 2 * MIB
     inner_bytes: int = 4 * MIB  # what a unit saves for its own backward
     checkpointing: bool = False
+    late_frees: bool = False  # a unit's incoming gradient is freed when its backward is over, as autograd does
+    workspace_bytes: int = 0  # what a library takes in the first unit of the first step and keeps
     steps: int = 2
 
 
@@ -30,6 +32,7 @@ class _Step:
     def __init__(self, model: Model) -> None:
         self.model, self.write = model, TapeWriter()
         self.gradients: list[int] = []
+        self.begun = False
 
     def load(self) -> None:
         model, make = self.model, self.write.make
@@ -50,6 +53,9 @@ class _Step:
         hidden, inner = [write.make(model.hidden_bytes, Role.SAVED)], {}
         for unit in range(1, model.units + 1):
             write.mark(Moment.ENTER, unit)
+            if model.workspace_bytes and not self.begun:
+                write.make(model.workspace_bytes, Role.WORKSPACE)
+            self.begun = True
             saved = write.make(model.inner_bytes, Role.TEMPORARY if model.checkpointing else Role.SAVED)
             hidden.append(write.make(model.hidden_bytes, Role.SAVED))
             if model.checkpointing:
@@ -74,11 +80,13 @@ class _Step:
                 write.mark(Moment.LEAVE, unit)
             size = model.adapter_bytes if model.frozen else model.unit_bytes
             self.gradients.append(write.make(size, Role.GRADIENT, unit))
-            following = write.make(model.hidden_bytes, Role.TEMPORARY)
-            write.free(gradient)
+            incoming, gradient = gradient, write.make(model.hidden_bytes, Role.TEMPORARY)
+            if not model.late_frees:
+                write.free(incoming)
             write.free(inner[unit])
-            gradient = following
             write.mark(Moment.LEAVE_BACKWARD, unit)
+            if model.late_frees:
+                write.free(incoming)
             write.free(hidden.pop())
         self.gradients.append(write.make(model.root_bytes, Role.GRADIENT, 0))
         write.free(gradient)

@@ -7,6 +7,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+from tests.forecast.steps import Model, recorded
 from vramcast.forecast.stretch import FEWEST_BLOCKS, NotAlike, blocks_of, stretch
 from vramcast.forecast.tape import Mark, Moment, Role, Tape
 
@@ -137,3 +138,20 @@ def test_too_few_blocks_or_fewer_than_recorded_are_refused(known: int, wanted: i
 def test_memory_grows_by_the_same_amount_with_each_block() -> None:
     made = [int(stretch(network(4), blocks).sizes.sum()) for blocks in range(4, 10)]
     assert len({after - before for before, after in pairwise(made)}) == 1
+
+
+def test_a_workspace_that_the_first_block_takes_once_makes_no_difference() -> None:
+    few, many = (recorded(Model(units=units, workspace_bytes=9)) for units in (FEWEST_BLOCKS, 7))
+    assert stretch(few, 7).events.tolist() == many.events.tolist()
+    assert stretch(few, 7).sizes.tolist() == many.sizes.tolist()
+
+
+@pytest.mark.parametrize("checkpointing", [True, False])
+def test_what_the_first_block_leaves_behind_its_backward_is_freed_once(checkpointing: bool) -> None:
+    few, many = (
+        recorded(Model(units=units, checkpointing=checkpointing, late_frees=True)) for units in (FEWEST_BLOCKS, 7)
+    )
+    stretched = stretch(few, 7)
+    assert stretched.events.tolist() == many.events.tolist()
+    assert stretched.sizes.tolist() == many.sizes.tolist()
+    assert stretched.marks == many.marks

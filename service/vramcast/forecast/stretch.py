@@ -219,6 +219,10 @@ def _block_of_each_event(tape: Tape) -> np.ndarray[tuple[int], np.dtype[np.int64
     homes = inside[made]
     freed = ~made & outside
     inside[freed] = homes[~tape.events[freed]]
+    for start, stop in pairwise(_phases(tape)):
+        found, those = inside[start:stop], freed[start:stop]
+        if (found[those] == _BLOCK).sum() != (found[those] == _BLOCK + 1).sum():
+            found[those] = 0  # left over by the last block that ran, and not something that each block leaves
     return inside
 
 
@@ -237,13 +241,19 @@ def _periods(marks: Sequence[Mark]) -> Iterator[tuple[int, int, int]]:
 
 
 def _homes(tape: Tape, runs: Sequence[_Run]) -> tuple[list[_Made], dict[tuple[int, int], list[int]]]:
-    """Where each storage is made; and by block and phase the storages made there."""
+    """Where each storage is made; and by block and phase the storages made there.
+
+    What is never freed, such as the workspace that a library takes once, belongs to no block.
+    """
+    freed = set((~tape.events[tape.events < 0]).tolist())
     homes: list[_Made] = []
     storages: dict[tuple[int, int], list[int]] = defaultdict(list)
     for run in runs:
         there = storages[run.block, run.phase]
         for event in tape.events[run.start : run.stop].tolist():
-            if event >= 0:
+            if event >= 0 and event in freed:
                 homes.append(_Made(run.block, run.phase, len(there)))
                 there.append(event)
+            elif event >= 0:
+                homes.append(_Made(0, run.phase, -1))
     return homes, storages

@@ -1,0 +1,1 @@
+"""Recordings against measured runs, slice by slice. See `__main__.py`."""

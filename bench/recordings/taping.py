@@ -1,0 +1,86 @@
+"""Makes the recording of a recipe, and keeps it in the user's cache. Needs torch."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+
+import bench.recordings.networks
+import vramcast.profile.recording
+from bench.recordings.cases import Recipe
+from bench.recordings.networks import blocks_of, built
+from vramcast.forecast.stretch import stretch
+from vramcast.forecast.tape import Mark, Moment, Tape
+from vramcast.profile.recording.record import record_model
+from vramcast.profile.recording.settings import Attention, Kernels, LoraTargets, Settings
+from vramcast.task.vocabulary import Precision, Quantization
+
+
+def settings_of(recipe: Recipe) -> Settings:
+    precision = {"": Precision.FP32, "bf16": Precision.AMP_BF16, "fp16": Precision.AMP_FP16}[recipe.autocast]
+    return Settings(
+        precision=precision,  # the network is built in the dtype of its weights
+        attention=Attention(recipe.attention),
+        gradient_checkpointing=bool(recipe.checkpointing),
+        reentrant=recipe.checkpointing == "reentrant",
+        lora_rank=recipe.lora_rank or None,
+        lora_targets=LoraTargets(recipe.lora_targets),
+        lora_dropout=recipe.lora_dropout,
+        quantization=Quantization(recipe.quantization),
+        upcast=recipe.upcast,
+        kernels=Kernels(recipe.kernels),
+    )
+
+
+def code_fingerprint() -> str:
+    """Changes with the recorder, so that an old recording is never taken for a new one."""
+    folder = Path(str(vramcast.profile.recording.__file__)).parent
+    files = [*sorted(folder.rglob("*.py")), Path(str(bench.recordings.networks.__file__)), Path(__file__)]
+    return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:12]
+
+
+def cache_folder() -> Path:
+    root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return root / "vramcast" / "recordings" / code_fingerprint()
+
+
+def cached_at(folder: Path, recipe: Recipe) -> Path:
+    text = json.dumps(asdict(recipe), sort_keys=True)
+    return folder / f"{hashlib.sha256(text.encode()).hexdigest()[:20]}.npz"
+
+
+def save_tape(tape: Tape, path: Path) -> None:
+    marks = np.array([(mark.event, mark.moment, mark.unit) for mark in tape.marks], np.int64).reshape(-1, 3)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = path.with_suffix(".part.npz")
+    np.savez_compressed(
+        unfinished, sizes=tape.sizes, roles=tape.roles, units=tape.units, events=tape.events, marks=marks
+    )
+    unfinished.replace(path)
+
+
+def load_tape(path: Path) -> Tape:
+    with np.load(path) as stored:
+        marks = tuple(Mark(int(event), Moment(int(moment)), int(unit)) for event, moment, unit in stored["marks"])
+        return Tape(stored["sizes"], stored["roles"], stored["units"], stored["events"], marks)
+
+
+def record(recipe: Recipe) -> Tape:
+    build, batch_of = built(recipe)
+    detects = recipe.variant == "frozen stages"  # detection looks at values
+    tape = record_model(build, batch_of, settings_of(recipe), device="cpu" if detects else "meta")
+    return stretch(tape, blocks_of(recipe)) if blocks_of(recipe) else tape
+
+
+def record_into(recipe: Recipe, path: Path) -> str:
+    """The reason why there is no recording, or nothing. Runs in a process of its own."""
+    try:
+        save_tape(record(recipe), path)
+    except Exception as error:  # noqa: BLE001 - any failure of any library becomes a counted reason
+        return f"{type(error).__name__}: {error}"
+    return ""
