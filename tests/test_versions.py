@@ -49,7 +49,7 @@ def test_the_docs_install_it() -> None:
 @pytest.fixture(scope="module")
 def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
     target = tmp_path_factory.mktemp("dist")
-    subprocess.run(["make", "dist", f"DIST={target}"], cwd=REPOSITORY, check=True, capture_output=True, timeout=200)
+    subprocess.run(["make", "dist", f"DIST={target}"], cwd=REPOSITORY, check=True, capture_output=True)
     return target
 
 

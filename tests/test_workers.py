@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.api.client import Client
+from tests.controlplane import PATIENCE_SECONDS
 from tests.fakes import FakeCluster, listed, shared_pod, sharing_node
 from tests.interleaving import NODE, World, record
 from vramcast.app import build
@@ -27,8 +28,6 @@ from vramcast.task.pod import PodRecord
 from vramcast.workers import start_workers
 
 BIND_WORKERS = 16
-# Not a measurement: a call that waits for a blocked one waits for ever.
-PATIENCE_SECONDS = 60.0
 
 
 class BlockedReads(FakeCluster):

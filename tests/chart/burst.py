@@ -33,7 +33,7 @@ def run_burst(api: Api, seed: int, halfway: Callable[[], None], pods: int = 100)
                 api.delete_pod(names.pop(draw.randrange(len(names))))
             if start == pods // 2 // BATCH * BATCH:
                 halfway()
-        history = await_rest(recorder, RESERVE_BYTES, timeout_seconds=60)
+        history = await_rest(recorder, RESERVE_BYTES)
     history.assert_sound()
     assert len(history.bindings()) > pods // 2
     return history

@@ -14,8 +14,8 @@ from tests.chart.replica import Replica
 from tests.controlplane import Api, ApiError, ControlPlane, eventually
 
 NAMESPACE = "vramcast-system"
-# A takeover takes seconds. The proportions are those of the chart's defaults.
-QUICK_LEASE = {"leaseDuration": "3s", "renewDeadline": "2s", "retryPeriod": "500ms"}
+# A takeover takes seconds. Shorter ones are lost on a busy machine, and a kube-scheduler that loses its lease exits.
+QUICK_LEASE = {"leaseDuration": "8s", "renewDeadline": "6s", "retryPeriod": "1s"}
 QUICK: dict[str, Any] = {"scheduler": {"leaderElection": QUICK_LEASE, "podMaxBackoffSeconds": 2}}
 
 NewReplica = Callable[..., Replica]
@@ -28,7 +28,7 @@ def plane() -> Iterator[ControlPlane]:
         labels = {f"pod-security.kubernetes.io/{mode}": "restricted" for mode in ("enforce", "warn", "audit")}
         running.api.request("POST", "/api/v1/namespaces", {"metadata": {"name": NAMESPACE, "labels": labels}})
         running.kubectl("apply", "--server-side", *(f"--filename={path}" for path in foreign_crds()))
-        eventually(lambda: _served(running.api), 20, "the foreign kinds to be served")
+        eventually(lambda: _served(running.api), what="the foreign kinds to be served")
         yield running
 
 
@@ -55,6 +55,14 @@ def release(plane: ControlPlane, helm: Helm) -> Iterator[str]:
     yield "vramcast"
     helm.run("uninstall", "vramcast", f"--namespace={NAMESPACE}")
     plane.api.request("DELETE", f"/api/v1/namespaces/{NAMESPACE}/configmaps/vramcast-learned")
+    _delete_leases(plane.api)
+
+
+def _delete_leases(api: Api) -> None:
+    """Otherwise the next test's replica waits until the lease of this test's has expired."""
+    path = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases"
+    for lease in api.get(path)["items"]:
+        api.request("DELETE", f"{path}/{lease['metadata']['name']}")
 
 
 @pytest.fixture
@@ -83,7 +91,7 @@ def api(plane: ControlPlane) -> Iterator[Api]:
 
 
 def await_leader(*replicas: Replica) -> Replica:
-    leaders: list[Replica] = eventually(lambda: [r for r in replicas if r.leading], 20, "one of the replicas to lead")
+    leaders: list[Replica] = eventually(lambda: [r for r in replicas if r.leading], what="one of the replicas to lead")
     return leaders[0]
 
 

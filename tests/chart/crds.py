@@ -8,6 +8,8 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.controlplane import PATIENCE_SECONDS
+
 
 @dataclass(frozen=True, slots=True)
 class Module:
@@ -48,7 +50,7 @@ def _download(module: Module) -> list[Path]:
     environment = {**os.environ, "GONOSUMDB": "*", "GOFLAGS": "-mod=mod", "GO111MODULE": "on"}
     done = subprocess.run(
         ["go", "mod", "download", "-json", f"{module.path}@{module.version}"],
-        cwd="/", env=environment, capture_output=True, text=True, timeout=300, check=False,
+        cwd="/", env=environment, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False,
     )  # fmt: skip
     if done.returncode:
         raise RuntimeError(f"cannot download {module.path}: {done.stdout}{done.stderr}")

@@ -13,7 +13,7 @@ import yaml
 from tests.chart.conftest import NAMESPACE
 from tests.chart.helm import Helm
 from tests.chart.replica import account_kubeconfig
-from tests.controlplane import Api, ControlPlane, Process, eventually, free_port
+from tests.controlplane import PATIENCE_SECONDS, Api, ControlPlane, Process, eventually, free_port
 
 Json = dict[str, Any]
 
@@ -56,7 +56,7 @@ class ExtenderService:
 
     def start(self) -> ExtenderService:
         self.process.start()
-        eventually(self._ready, 30, "readiness")
+        eventually(self._ready, what="readiness")
         return self
 
     def entry(self, snippet: Json) -> Json:
@@ -74,6 +74,7 @@ class ExtenderService:
 
     def _ready(self) -> bool:
         try:
-            return httpx.get(f"http://127.0.0.1:{self._metrics_port}/readyz").status_code == 200
+            answer = httpx.get(f"http://127.0.0.1:{self._metrics_port}/readyz", timeout=PATIENCE_SECONDS)
         except httpx.TransportError:
             return False
+        return answer.status_code == 200

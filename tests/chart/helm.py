@@ -12,6 +12,7 @@ from typing import Any
 
 import yaml
 
+from tests.controlplane import PATIENCE_SECONDS
 from tests.controlplane.binaries import built_binaries
 
 REPOSITORY = Path(__file__).parents[2]
@@ -36,7 +37,12 @@ class Helm:
         if values is not None:
             command.append("--values=-")
         done = subprocess.run(
-            command, input=json.dumps(values or {}), capture_output=True, text=True, timeout=120, check=False
+            command,
+            input=json.dumps(values or {}),
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_SECONDS,
+            check=False,
         )
         if done.returncode:
             raise HelmError(done.stderr.strip() or done.stdout.strip())

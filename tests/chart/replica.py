@@ -16,7 +16,7 @@ from typing import Any
 import httpx
 import yaml
 
-from tests.controlplane import ControlPlane, Process, eventually, free_port
+from tests.controlplane import PATIENCE_SECONDS, ControlPlane, Process, eventually, free_port
 
 Json = dict[str, Any]
 
@@ -122,20 +122,21 @@ class Replica:
         self.service.start()
         if self.scheduler is not None:
             self.scheduler.start()
-        eventually(self.ready, 30, f"{self.name} to be ready")
+        eventually(self.ready, what=f"{self.name} to be ready")
         return self
 
     def ready(self) -> bool:
         """The kubelet's readiness probe."""
         self.service.check_alive()
         try:
-            return httpx.get(f"http://127.0.0.1:{self._metrics_port}/readyz").status_code == 200
+            answer = httpx.get(f"http://127.0.0.1:{self._metrics_port}/readyz", timeout=PATIENCE_SECONDS)
         except httpx.TransportError:
             return False
+        return answer.status_code == 200
 
     def metric(self, name: str, label: str = "") -> float:
         """The sum over all series, or over those with this label."""
-        lines = httpx.get(f"http://127.0.0.1:{self._metrics_port}/metrics").text.splitlines()
+        lines = httpx.get(f"http://127.0.0.1:{self._metrics_port}/metrics", timeout=PATIENCE_SECONDS).text.splitlines()
         wanted = (line for line in lines if line.split("{")[0].split(" ")[0] == name and label in line)
         return sum(float(line.rsplit(" ", 1)[1]) for line in wanted)
 

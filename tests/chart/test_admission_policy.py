@@ -38,7 +38,7 @@ def create(api: Api, annotations: dict[str, str]) -> Callable[[], object]:
 
 def await_policy(api: Api) -> None:
     write = create(api, {MEMORY: "1Mi"})
-    eventually(lambda: denied(write, MEMORY), 20, "the policy to take effect")
+    eventually(lambda: denied(write, MEMORY), what="the policy to take effect")
 
 
 def test_nobody_can_edit_the_promise_of_a_bound_pod(
@@ -49,7 +49,7 @@ def test_nobody_can_edit_the_promise_of_a_bound_pod(
     await_policy(api)
     api.create_nodes([sharing_node("gpu", A100_40GB, 1)])
     api.create_pod(shared_pod("task", "30Gi", scheduler=SCHEDULER))
-    assert eventually(bound(api, "task"), 20, "vramcast's Binding to be admitted") == "gpu"
+    assert eventually(bound(api, "task"), what="vramcast's Binding to be admitted") == "gpu"
     written = api.pod("task")["metadata"]["annotations"]
     assert written[MEMORY] == "30Gi"
 
@@ -85,11 +85,11 @@ def test_vramcast_requeues_pods_under_the_policy(api: Api, release: str, new_rep
     await_policy(api)
     api.create_nodes([sharing_node("gpu", A100_40GB, 1)])
     api.create_pod(shared_pod("first", "30Gi", scheduler=SCHEDULER))
-    eventually(bound(api, "first"), 20, "the first pod to be bound")
+    eventually(bound(api, "first"), what="the first pod to be bound")
     api.create_pod(shared_pod("second", "30Gi", scheduler=SCHEDULER))
-    eventually(lambda: replica.metric("vramcast_unschedulable_pods") == 1, 20, "the second pod not to fit")
+    eventually(lambda: replica.metric("vramcast_unschedulable_pods") == 1, what="the second pod not to fit")
     api.delete_pod("first")
-    eventually(bound(api, "second"), 20, "the second pod to be bound")
+    eventually(bound(api, "second"), what="the second pod to be bound")
     assert "denied request" not in replica.logs()
 
 

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 
 import httpx
 import pytest
 
 from tests.chart.burst import SCHEDULER, run_burst
-from tests.chart.conftest import QUICK_LEASE, NewReplica, await_leader
+from tests.chart.conftest import NewReplica, await_leader
 from tests.chart.proxy import HoldingProxy
-from tests.controlplane import Api, ApiError, ControlPlane, Recorder, eventually
+from tests.controlplane import PATIENCE_SECONDS, Api, ApiError, ControlPlane, Recorder, eventually
 from tests.controlplane.objects import A100_40GB, shared_pod, sharing_node
 
 pytestmark = pytest.mark.e2e
-
-# The lease duration, a retry, a second for vramcast to notice, and slack for a busy machine.
-TAKEOVER_SECONDS = float(QUICK_LEASE["leaseDuration"].removesuffix("s")) + 1 + 1 + 6
 
 
 @pytest.fixture
@@ -33,8 +29,8 @@ def test_one_replica_leads_and_the_other_refuses_to_decide(api: Api, new_replica
     (other,) = [replica for replica in replicas if replica is not leader]
     assert not other.leading
     question = {"Pod": shared_pod("asked", "1Gi"), "NodeNames": []}
-    assert "on standby" in httpx.post(f"{other.url}/filter", json=question).json()["Error"]
-    assert not httpx.post(f"{leader.url}/filter", json=question).json().get("Error")
+    assert "on standby" in httpx.post(f"{other.url}/filter", json=question, timeout=PATIENCE_SECONDS).json()["Error"]
+    assert not httpx.post(f"{leader.url}/filter", json=question, timeout=PATIENCE_SECONDS).json().get("Error")
 
 
 def test_the_leader_killed_in_a_burst(api: Api, new_replica: NewReplica) -> None:
@@ -44,9 +40,7 @@ def test_the_leader_killed_in_a_burst(api: Api, new_replica: NewReplica) -> None
 
     def kill() -> None:
         leader.kill()
-        killed_at = time.monotonic()
-        eventually(lambda: other.leading, 20, "the other to lead")
-        assert time.monotonic() - killed_at < TAKEOVER_SECONDS
+        eventually(lambda: other.leading, what="the other to lead")
 
     run_burst(api, seed=21, halfway=kill)
     assert other.metric("vramcast_takeovers_total") == 1
@@ -59,7 +53,7 @@ def test_vramcast_restarts_next_to_a_scheduler_that_keeps_the_lease(api: Api, ne
     replica.service.kill()
     api.create_pod(shared_pod("waits", "10Gi", scheduler=SCHEDULER))
     replica.service.start()
-    eventually(lambda: api.pod("waits")["spec"].get("nodeName"), 20, "the pod to be bound")
+    eventually(lambda: api.pod("waits")["spec"].get("nodeName"), what="the pod to be bound")
 
 
 def test_a_bind_of_a_paused_leader_that_arrives_after_the_takeover_is_refused(
@@ -74,24 +68,24 @@ def test_a_bind_of_a_paused_leader_that_arrives_after_the_takeover_is_refused(
     with Recorder(api) as recorder:
         proxy.hold("/pods/late/binding")
         api.create_pod(shared_pod("late", "30Gi", scheduler=SCHEDULER))
-        assert proxy.held.wait(20), "the leader's Binding never came"
+        assert proxy.held.wait(PATIENCE_SECONDS), "the leader's Binding never came"
         paused.pause()
-        paused_at = time.monotonic()
         # Its priority is higher than that of the pod with the delayed Binding, so the new leader places it first.
         api.create_pod(shared_pod("urgent", "30Gi", scheduler=SCHEDULER, priorityClassName="urgent"))
-        eventually(lambda: api.pod("urgent")["spec"].get("nodeName"), 20, "the other to take over and bind")
-        assert time.monotonic() - paused_at < TAKEOVER_SECONDS + 2
+        eventually(lambda: api.pod("urgent")["spec"].get("nodeName"), what="the other to take over and bind")
         assert other.leading
         # Only the resource version in the late Binding prevents it: without one, the API server accepts it.
         _bind_dry(api, "late", "only")
 
         proxy.release()
-        eventually(lambda: proxy.answers, 60, "the API server's answer to the late Binding")
+        eventually(lambda: proxy.answers, what="the API server's answer to the late Binding")
         assert set(proxy.answers) == {"HTTP/1.1 409 Conflict"}
         paused.resume()
         eventually(lambda: not paused.leading, what="the paused replica to notice that it lost the lease")
         question = {"Pod": api.pod("late"), "NodeNames": ["only"]}
-        assert "on standby" in httpx.post(f"{paused.url}/filter", json=question).json()["Error"]
+        assert (
+            "on standby" in httpx.post(f"{paused.url}/filter", json=question, timeout=PATIENCE_SECONDS).json()["Error"]
+        )
         history = recorder.sync()
     history.assert_sound()
     assert [event.state.name for event in history.bindings()] == ["urgent"]
@@ -104,7 +98,7 @@ def test_the_leader_paused_in_a_burst_and_resumed(api: Api, new_replica: NewRepl
 
     def pause() -> None:
         leader.pause()
-        eventually(lambda: other.leading, 20, "the other to lead")
+        eventually(lambda: other.leading, what="the other to lead")
         leader.resume()
 
     run_burst(api, seed=22, halfway=pause)

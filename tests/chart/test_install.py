@@ -207,6 +207,6 @@ def test_the_runbooks_command_lists_the_median_and_the_bound_of_pods(plane: Cont
         "spec": {"containers": [{"name": "a", "image": "a"}]},
     }
     # Only vramcast may write these while its policy is installed, and the API server takes a second to forget one.
-    eventually(lambda: created(api, manifest), 20, "the policies of earlier releases to be gone")
+    eventually(lambda: created(api, manifest), what="the policies of earlier releases to be gone")
     rows = plane.kubectl(*shlex.split(command)[1:]).splitlines()
     assert ["default", "task", "<none>", "11Gi", "13Gi"] in [row.split() for row in rows]

@@ -13,7 +13,7 @@ from tests.chart.conftest import NAMESPACE
 from tests.chart.extender import ExtenderService, extender_snippet
 from tests.chart.helm import CHART, Helm
 from tests.chart.replica import Replica
-from tests.controlplane import Api, ControlPlane, eventually, scheduler_config
+from tests.controlplane import PATIENCE_SECONDS, Api, ControlPlane, eventually, scheduler_config
 from tests.controlplane.objects import A100_40GB, shared_pod, sharing_node
 
 pytestmark = pytest.mark.e2e
@@ -41,7 +41,7 @@ def test_the_clusters_own_scheduler_calls_over_mtls_with_the_configuration_of_th
     try:
         api.create_nodes([sharing_node("gpu", A100_40GB, 1)])
         api.create_pod(shared_pod("task", "10Gi", scheduler="clusters-own", resources={"vramcast.dev/task": "1"}))
-        eventually(lambda: api.pod("task")["spec"].get("nodeName") == "gpu", 20, "the pod to be bound")
+        eventually(lambda: api.pod("task")["spec"].get("nodeName") == "gpu", what="the pod to be bound")
     finally:
         scheduler.terminate()
     assert "forbidden" not in service.process.log.read_text().lower()
@@ -51,7 +51,7 @@ def test_a_caller_without_a_certificate_is_rejected(service: ExtenderService) ->
     trust = ssl.create_default_context(cafile=service.client_ca)
     trust.check_hostname = False
     with pytest.raises(httpx.TransportError):
-        httpx.post(f"https://127.0.0.1:{service.port}/filter", json={}, verify=trust)
+        httpx.post(f"https://127.0.0.1:{service.port}/filter", json={}, verify=trust, timeout=PATIENCE_SECONDS)
 
 
 def test_mode_observe_needs_no_scheduler_and_binds_nothing(
@@ -65,13 +65,17 @@ def test_mode_observe_needs_no_scheduler_and_binds_nothing(
             api.create_nodes([sharing_node("gpu", A100_40GB, 1)])
             manifest = shared_pod("task", "10Gi", scheduler="nobody")
             created = api.create_pod(manifest)
-            eventually(lambda: httpx.get(f"{replica.url}/state").json()["nodes_total"] == 1, what="the node")
-            forecast = httpx.post(f"{replica.url}/forecast", json=manifest)
+            eventually(
+                lambda: httpx.get(f"{replica.url}/state", timeout=PATIENCE_SECONDS).json()["nodes_total"] == 1,
+                what="the node",
+            )
+            forecast = httpx.post(f"{replica.url}/forecast", json=manifest, timeout=PATIENCE_SECONDS)
             assert forecast.status_code == 200, forecast.text
             asked = {
                 "PodName": "task", "PodNamespace": "default", "PodUID": created["metadata"]["uid"], "Node": "gpu",
             }  # fmt: skip
-            assert "mode observe binds nothing" in httpx.post(f"{replica.url}/bind", json=asked).json()["Error"]
+            answer = httpx.post(f"{replica.url}/bind", json=asked, timeout=PATIENCE_SECONDS)
+            assert "mode observe binds nothing" in answer.json()["Error"]
             assert "nodeName" not in api.pod("task")["spec"]
         finally:
             replica.kill()

@@ -64,22 +64,22 @@ def test_an_outage_holds_up_described_pods_and_nothing_else(
         api.create_pod(whole_gpu_pod(f"describes-{outage}", annotations={"gpu-memory": "10Gi"}, resources=TASK))
         api.create_pod(pod(f"web-{outage}"))
         api.create_pod(own_pod(api))
-        eventually(bound(api, "own", NAMESPACE), 20, "vramcast's own pod to be bound")
-        eventually(bound(api, f"web-{outage}"), 20, "an ordinary pod to be bound")
+        eventually(bound(api, "own", NAMESPACE), what="vramcast's own pod to be bound")
+        eventually(bound(api, f"web-{outage}"), what="an ordinary pod to be bound")
         if not outage:
             api.create_pod(whole_gpu_pod("undescribed"))
-            eventually(bound(api, "undescribed"), 20, "an undescribed GPU pod to be bound")
+            eventually(bound(api, "undescribed"), what="an undescribed GPU pod to be bound")
         for name in (f"shares-{outage}", f"describes-{outage}"):
-            eventually(refused(api, name), 20, f"the scheduler to try {name}")
+            eventually(refused(api, name), what=f"the scheduler to try {name}")
             assert bound(api, name)() is None
         service.start()
-        assert eventually(bound(api, f"shares-{outage}"), 20, "the sharing pod to be bound") == "shared"
+        assert eventually(bound(api, f"shares-{outage}"), what="the sharing pod to be bound") == "shared"
         api.delete_pod("own", NAMESPACE)
         if not outage:
-            assert eventually(bound(api, "describes-0"), 20, "the described pod to be bound") == "whole"
+            assert eventually(bound(api, "describes-0"), what="the described pod to be bound") == "whole"
             api.delete_pod("describes-0")
         else:
-            eventually(bound(api, "describes-1"), 20, "the described pod to be bound")
+            eventually(bound(api, "describes-1"), what="the described pod to be bound")
         service.process.kill()
     written = api.pod("shares-0")["metadata"]["annotations"]
     assert written["vramcast.dev/gpu-indices"] == "0"
@@ -94,7 +94,7 @@ def test_a_described_pod_that_would_bypass_vramcast_is_not_admitted(api: Api, se
         return False
 
     # The API server notices a new policy within a second or so.
-    eventually(lambda: rejected(shared_pod("bare")), 20, "the policy to take effect")
+    eventually(lambda: rejected(shared_pod("bare")), what="the policy to take effect")
     assert rejected(whole_gpu_pod("whole", annotations={"model": "timm/resnet50"}))
     assert not rejected(shared_pod("task", resources=TASK))
     assert not rejected(whole_gpu_pod("undescribed"))

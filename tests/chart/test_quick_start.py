@@ -23,7 +23,7 @@ from tests.chart.replica import Replica
 from tests.controlplane import Api, ApiError, ControlPlane
 from tests.controlplane.objects import A100_40GB, whole_gpu_node
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(200)]
+pytestmark = pytest.mark.e2e
 
 REPOSITORY = Path(__file__).parents[2]
 PAGE = REPOSITORY / "docs/quick-start.md"

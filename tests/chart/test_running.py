@@ -10,7 +10,7 @@ from tests.chart.burst import run_burst
 from tests.chart.conftest import NAMESPACE, QUICK, NewReplica, await_leader
 from tests.chart.helm import CHART, Helm
 from tests.chart.replica import Replica
-from tests.controlplane import Api, ApiError, eventually
+from tests.controlplane import PATIENCE_SECONDS, Api, ApiError, eventually
 from tests.controlplane.objects import A100_40GB, whole_gpu_node
 
 pytestmark = pytest.mark.e2e
@@ -32,7 +32,7 @@ def play_kubelet(api: Api, name: str) -> str:
             return None
         return found
 
-    bound = eventually(node, 30, f"{name} to be bound")
+    bound = eventually(node, what=f"{name} to be bound")
     assert bound is not None
     api.finish_pod(name, namespace=NAMESPACE)
     return bound
@@ -45,8 +45,8 @@ def test_helm_test_schedules_the_charts_pod_on_a_gpu(
     replica = new_replica("vramcast-0").start()
     with ThreadPoolExecutor(1) as pool:
         node = pool.submit(play_kubelet, api, "vramcast-test")
-        output = helm.run("test", release, f"--namespace={NAMESPACE}", "--timeout=60s")
-        assert node.result(30) == "a100"
+        output = helm.run("test", release, f"--namespace={NAMESPACE}", "--timeout=240s")
+        assert node.result(PATIENCE_SECONDS) == "a100"
     assert "Phase:          Succeeded" in output
     nothing_was_forbidden(replica)
 

@@ -10,7 +10,7 @@ import pytest
 
 from tests.cluster.fake_apiserver import Behaviour, Exchange, FakeApiServer, answers, resets
 from tests.cluster.watching import STEADY, Pauses
-from tests.controlplane import eventually
+from tests.controlplane import PATIENCE_SECONDS, eventually
 from vramcast.cluster.event_poster import EventPoster, PosterStats, PosterTiming
 from vramcast.cluster.seam import PodEvent
 from vramcast.names import PodUid
@@ -39,7 +39,7 @@ def posting(
     finally:
         running.stop.set()
         running.poster.interrupt()
-        running.poster.join(2.0)
+        running.poster.join(PATIENCE_SECONDS)
 
 
 def event(message: str = "no such key", pod: str = "task", warning: bool = True) -> PodEvent:

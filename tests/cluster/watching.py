@@ -60,7 +60,7 @@ class StateSink:
             with self._lock:
                 return holds(self)
 
-        eventually(probe, 20.0, what)
+        eventually(probe, what=what)
 
 
 class Pauses:

@@ -2,7 +2,7 @@
 
 from .api import Api, ApiError
 from .binaries import Binaries, BuildError, built_binaries
-from .eventually import eventually
+from .eventually import PATIENCE_SECONDS, eventually
 from .history import Cluster, Event, Fault, History, NodeState, PodState, Violation, quantity
 from .plane import ControlPlane
 from .processes import Process, ProcessError, free_port
@@ -10,6 +10,7 @@ from .recorder import Recorder
 from .scheduler import Scheduler, extender, scheduler_config
 
 __all__ = [
+    "PATIENCE_SECONDS",
     "Api",
     "ApiError",
     "Binaries",

@@ -17,6 +17,8 @@ import orjson
 import urllib3
 import yaml
 
+from .eventually import PATIENCE_SECONDS
+
 Json = dict[str, Any]
 T = TypeVar("T")
 R = TypeVar("R")
@@ -82,7 +84,7 @@ class Api:
         *,
         query: Mapping[str, str | int] | None = None,
         content_type: str = JSON,
-        timeout_seconds: float = 30.0,
+        timeout_seconds: float = PATIENCE_SECONDS,
     ) -> Json:
         target = f"{self.url}{path}" + (f"?{urlencode(query)}" if query else "")
         response = self._pool.request(
@@ -106,7 +108,7 @@ class Api:
     def ready(self) -> bool:
         """Whether the server has finished starting."""
         try:
-            return bool(self._pool.request("GET", f"{self.url}/readyz", timeout=2.0).status == 200)
+            return bool(self._pool.request("GET", f"{self.url}/readyz", timeout=10.0).status == 200)
         except urllib3.exceptions.HTTPError:
             return False
 

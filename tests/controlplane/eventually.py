@@ -8,9 +8,16 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
+# For everything that tests wait for. It measures nothing and only ends a hang: on a machine that does something else
+# as well, what takes a second may take a minute.
+PATIENCE_SECONDS = 240.0
+
 
 def eventually(
-    probe: Callable[[], T], timeout_seconds: float = 15.0, what: str = "", interval_seconds: float = 0.02
+    probe: Callable[[], T],
+    timeout_seconds: float = PATIENCE_SECONDS,
+    what: str = "",
+    interval_seconds: float = 0.02,
 ) -> T:
     """The first truthy result of `probe`. An AssertionError inside it counts as "not yet"."""
     deadline = time.monotonic() + timeout_seconds

@@ -21,12 +21,11 @@ import yaml
 
 from .api import Api, ApiError, Json
 from .binaries import Binaries, built_binaries
-from .eventually import eventually
+from .eventually import PATIENCE_SECONDS, eventually
 from .processes import Process, ProcessError, free_port
-from .scheduler import Scheduler
+from .scheduler import Scheduler, is_written
 
 _SCHEDULER_USER = "system:kube-scheduler"  # the API server's bootstrap roles are bound to this name
-START_SECONDS = 60.0
 
 
 class ControlPlane:
@@ -75,7 +74,7 @@ class ControlPlane:
         self.etcd.start()
         self.apiserver.start()
         # Clients need the server's certificate before they can ask whether it is ready.
-        self._await(self.apiserver, self._certificate.exists, "its certificate")
+        self._await(self.apiserver, lambda: is_written(self._certificate), "its certificate")
         self._write_kubeconfig("admin", self._tokens["admin"])
         self._write_kubeconfig(_SCHEDULER_USER, self._tokens[_SCHEDULER_USER])
         self._api = Api.from_kubeconfig(self.kubeconfig)
@@ -116,7 +115,9 @@ class ControlPlane:
 
     def kubectl(self, *arguments: str, input_text: str | None = None) -> str:
         command = [str(self.binaries.kubectl), f"--kubeconfig={self.kubeconfig}", *arguments]
-        done = subprocess.run(command, input=input_text, capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run(
+            command, input=input_text, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False
+        )
         if done.returncode:
             raise RuntimeError(f"kubectl {' '.join(arguments)}: {done.stderr.strip()}")
         return done.stdout
@@ -295,7 +296,7 @@ class ControlPlane:
             return probe()
 
         try:
-            eventually(ready_or_dead, START_SECONDS, f"{process.name}: {what}")
+            eventually(ready_or_dead, what=f"{process.name}: {what}")
         except AssertionError as error:
             raise ProcessError(f"{error}\n{self.log_tails()}") from None
 

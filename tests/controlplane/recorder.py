@@ -16,7 +16,7 @@ import orjson
 import urllib3
 
 from .api import Api, ApiError, Json
-from .eventually import eventually
+from .eventually import PATIENCE_SECONDS, eventually
 from .history import Change, Event, History, NodeState, PodState
 
 RECONNECT_SECONDS = 0.1
@@ -60,7 +60,7 @@ class Recorder:
             stream.raise_failure()
         return History.of(event for stream in self._streams for event in list(stream.events))
 
-    def sync(self, timeout_seconds: float = 15.0) -> History:
+    def sync(self, timeout_seconds: float = PATIENCE_SECONDS) -> History:
         """The history up to now: waits until the watches have delivered what a list shows."""
         for stream in self._streams:
             stream.catch_up(timeout_seconds)
@@ -101,7 +101,7 @@ class _Stream:
         response = self._response
         if response is not None:
             _shut_down(response)
-        self._thread.join(timeout=10.0)
+        self._thread.join(timeout=PATIENCE_SECONDS)
         self._pool.clear()
 
     def raise_failure(self) -> None:
@@ -184,7 +184,7 @@ class _Stream:
             "GET",
             f"{self._api.url}{self._path}?{urlencode(query)}",
             preload_content=False,
-            timeout=urllib3.Timeout(connect=2.0, read=None),
+            timeout=urllib3.Timeout(connect=PATIENCE_SECONDS, read=None),
         )
         try:
             if response.status == 410:

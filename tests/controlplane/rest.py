@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from .eventually import eventually
+from .eventually import PATIENCE_SECONDS, eventually
 from .history import History
 from .recorder import Recorder
 
 
-def await_rest(recorder: Recorder, reserve_bytes: int, timeout_seconds: float) -> History:
+def await_rest(recorder: Recorder, reserve_bytes: int, timeout_seconds: float = PATIENCE_SECONDS) -> History:
     """Waits until no pending pod has a GPU with room. `reserve_bytes` is the driver's reserve on each GPU."""
 
     def at_rest() -> History | None:

@@ -10,6 +10,7 @@ from typing import Any
 import urllib3
 import yaml
 
+from .eventually import PATIENCE_SECONDS
 from .processes import Process, free_port
 
 Json = dict[str, Any]
@@ -52,6 +53,12 @@ def extender(
     }
 
 
+def is_written(certificate: Path) -> bool:
+    """Whether a Kubernetes component has written the whole certificate. It writes the key afterwards."""
+    key = certificate.with_suffix(".key")
+    return key.exists() and key.read_text().rstrip().endswith("PRIVATE KEY-----")
+
+
 class Scheduler(Process):
     """A kube-scheduler without leader election, so that several can run at once."""
 
@@ -85,7 +92,7 @@ class Scheduler(Process):
 
     def ready(self) -> bool:
         """Whether its caches are synced, so that it sees the whole cluster from now on."""
-        if not self._certificate.exists():
+        if not is_written(self._certificate):
             return False
         try:
             return bool(self._get("/readyz").status == 200)
@@ -105,4 +112,4 @@ class Scheduler(Process):
         if self._pool is None:
             tls = ssl.create_default_context(cafile=self._certificate)
             self._pool = urllib3.PoolManager(ssl_context=tls, retries=False)
-        return self._pool.request("GET", self.url + path, timeout=2.0)
+        return self._pool.request("GET", self.url + path, timeout=PATIENCE_SECONDS)

@@ -91,7 +91,7 @@ def test_the_recorder_and_the_scheduler_survive_a_restart_of_the_api_server(plan
         plane.restart_apiserver()
         api.create_pod(pod("after"))
         # Both, because the scheduler retries a bind that the crash interrupted.
-        eventually(lambda: phase(api, "before") == phase(api, "after") == "Running", timeout_seconds=30)
+        eventually(lambda: phase(api, "before") == phase(api, "after") == "Running")
         history = recorder.sync()
     assert {event.state.name for event in history.bindings()} == {"before", "after"}
 

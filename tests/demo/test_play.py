@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
+from tests.controlplane import PATIENCE_SECONDS
 
 from vramcast.cluster.static import StaticCluster
 from vramcast.demo.play import commands, run_demo
@@ -40,7 +41,11 @@ def free_port() -> int:
 def played() -> str:
     """In its own process, because the demo ends with a signal."""
     result = subprocess.run(
-        [sys.executable, "-c", _RUN, str(free_port())], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", _RUN, str(free_port())],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_SECONDS,
+        check=False,
     )
     assert result.returncode == 0, result.stderr
     assert result.stderr == ""

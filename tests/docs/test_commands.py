@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 from typer.main import get_command
 
-from tests.controlplane import built_binaries
+from tests.controlplane import PATIENCE_SECONDS, built_binaries
 from tests.docs.pages import DOCUMENTS, README, REPOSITORY, commands
 from vramcast.cli.main import app
 
@@ -59,7 +59,7 @@ def vramcast(arguments: str, directory: Path) -> subprocess.CompletedProcess[str
 def run(command: Sequence[str | Path], directory: Path) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "COLUMNS": "120", "TERM": "dumb"}
     return subprocess.run(
-        command, cwd=directory, env=environment, capture_output=True, text=True, timeout=120, check=False
+        command, cwd=directory, env=environment, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False
     )
 
 

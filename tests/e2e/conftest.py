@@ -11,7 +11,17 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.controlplane import Api, ControlPlane, Process, Scheduler, eventually, extender, free_port, scheduler_config
+from tests.controlplane import (
+    PATIENCE_SECONDS,
+    Api,
+    ControlPlane,
+    Process,
+    Scheduler,
+    eventually,
+    extender,
+    free_port,
+    scheduler_config,
+)
 from tests.controlplane.objects import cpu_node, pod
 
 RULES = Path(__file__).parents[2] / "helm/vramcast/files/rules.yaml"
@@ -27,7 +37,7 @@ class RunningService:
 
     def start(self) -> None:
         self.process.start()
-        eventually(self.ready, 30, "the service to be ready")
+        eventually(self.ready, what="the service to be ready")
 
     def kill(self) -> None:
         self.process.kill()
@@ -35,16 +45,16 @@ class RunningService:
     def ready(self) -> bool:
         self.process.check_alive()
         try:
-            return httpx.get(f"{self.url}/readyz").status_code == 200
+            return httpx.get(f"{self.url}/readyz", timeout=PATIENCE_SECONDS).status_code == 200
         except httpx.TransportError:
             return False
 
     def get(self, path: str) -> Any:
-        return httpx.get(self.url + path).raise_for_status().json()
+        return httpx.get(self.url + path, timeout=PATIENCE_SECONDS).raise_for_status().json()
 
     def metric(self, name: str) -> float:
         """The sum over all labels."""
-        lines = httpx.get(f"{self.url}/metrics").text.splitlines()
+        lines = httpx.get(f"{self.url}/metrics", timeout=PATIENCE_SECONDS).text.splitlines()
         return sum(float(line.rsplit(" ", 1)[1]) for line in lines if line.split("{")[0].split(" ")[0] == name)
 
 
@@ -87,7 +97,7 @@ def _await_scheduler(api: Api) -> None:
     here = {"kubernetes.io/hostname": "probe"}
     api.create_nodes([cpu_node("probe")])
     api.create_pod(pod("probe", scheduler=SCHEDULER, nodeSelector=here))
-    eventually(lambda: api.pod("probe")["spec"].get("nodeName"), 90, "the scheduler to follow the API server")
+    eventually(lambda: api.pod("probe")["spec"].get("nodeName"), what="the scheduler to follow the API server")
 
 
 @pytest.hookimpl(wrapper=True)

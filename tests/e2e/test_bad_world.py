@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.controlplane import Api, ControlPlane, Process, eventually, free_port
+from tests.controlplane import PATIENCE_SECONDS, Api, ControlPlane, Process, eventually, free_port
 from tests.controlplane.objects import A100_40GB, shared_pod, sharing_node, whole_gpu_node, whole_gpu_pod
 from tests.e2e.conftest import SCHEDULER, RunningService
 from tests.e2e.test_placement import bound_node, create, failure
@@ -48,18 +48,18 @@ def test_missing_permissions_are_named_and_the_service_recovers_once_they_are_gr
     def missing_permission() -> str | None:
         unprivileged.process.check_alive()
         try:
-            answer = httpx.get(f"{unprivileged.url}/readyz")
+            answer = httpx.get(f"{unprivileged.url}/readyz", timeout=PATIENCE_SECONDS)
         except httpx.TransportError:
             return None
         assert answer.status_code == 503
         return answer.text if "403" in answer.text else None
 
-    text = str(eventually(missing_permission, 20, "/readyz to name the missing permission"))
+    text = str(eventually(missing_permission, what="/readyz to name the missing permission"))
     assert "allow verb 'list' on 'nodes' in ClusterRole vramcast-extender" in text
-    assert httpx.get(f"{unprivileged.url}/healthz").status_code == 200
+    assert httpx.get(f"{unprivileged.url}/healthz", timeout=PATIENCE_SECONDS).status_code == 200
     assert unprivileged.metric("vramcast_cluster_synced") == 0
     plane.api.request("POST", "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings", grant("nobody"))
-    eventually(unprivileged.ready, 20, "the service to become ready without a restart")
+    eventually(unprivileged.ready, what="the service to become ready without a restart")
 
 
 def grant(user: str) -> dict[str, Any]:
@@ -74,7 +74,7 @@ def grant(user: str) -> dict[str, Any]:
 
 
 def ask(service: RunningService, verb: str, body: dict[str, Any]) -> Any:
-    return httpx.post(f"{service.url}/{verb}", json=body, timeout=10).raise_for_status().json()
+    return httpx.post(f"{service.url}/{verb}", json=body, timeout=PATIENCE_SECONDS).raise_for_status().json()
 
 
 def feasible(service: RunningService, manifest: dict[str, Any]) -> list[str]:
@@ -112,7 +112,7 @@ def test_nothing_is_promised_twice_while_the_api_server_is_down_and_all_pods_are
     plane.start_apiserver()
     api.create_nodes([sharing_node("late", A100_40GB, 4)])
     assert {bound_node(api, name) for name in pending} <= {"other", "late"}
-    eventually(lambda: stale_seconds() < time.monotonic() - started_at, 60, "news on both watches")
+    eventually(lambda: stale_seconds() < time.monotonic() - started_at, what="news on both watches")
     assert room(service, "small") == 40_960 - RESERVE_MIB - 30 * 1024
     assert ask(service, "bind", binding) == {"Error": ""}
     assert bound_node(api, metadata["name"]) == "small"

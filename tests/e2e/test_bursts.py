@@ -12,7 +12,7 @@ from tests.controlplane.objects import A100_40GB, shared_pod, sharing_node
 from tests.controlplane.rest import await_rest
 from tests.e2e.conftest import SCHEDULER, RunningService
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
+pytestmark = pytest.mark.e2e
 
 NODES, GPUS, PODS, BATCH = 20, 8, 400, 25
 # The driver's reserve on this product (hardware/products.py), repeated so that the check does not use the tested code.
@@ -34,7 +34,7 @@ def run_burst(api: Api, recorder: Recorder, seed: int, halfway: Callable[[], Non
             api.delete_pod(names.pop(draw.randrange(len(names))))
         if start == PODS // 2:
             halfway()
-    return await_rest(recorder, RESERVE_BYTES, timeout_seconds=120)
+    return await_rest(recorder, RESERVE_BYTES)
 
 
 def check(history: History) -> None:

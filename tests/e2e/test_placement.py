@@ -29,7 +29,7 @@ pytestmark = pytest.mark.e2e
 
 
 def bound_node(api: Api, name: str) -> str:
-    return str(eventually(lambda: api.pod(name)["spec"].get("nodeName"), 20, f"{name} to be bound"))
+    return str(eventually(lambda: api.pod(name)["spec"].get("nodeName"), what=f"{name} to be bound"))
 
 
 def failure(api: Api, name: str, expected: str) -> str:
@@ -44,7 +44,7 @@ def failure(api: Api, name: str, expected: str) -> str:
         assert matching, f"{expected!r} not in {messages}"
         return str(matching[-1])
 
-    return eventually(message, 20, f"a FailedScheduling event about {name}")
+    return eventually(message, what=f"a FailedScheduling event about {name}")
 
 
 def written_on(api: Api, name: str) -> dict[str, str]:
@@ -160,17 +160,15 @@ def test_a_pod_bound_by_another_scheduler_counts(api: Api, service: RunningServi
     assert {bound_node(api, f"ours-{number}") for number in range(2)} == {"free"}
 
 
-def test_a_deleted_pods_room_is_reused_within_two_seconds(api: Api) -> None:
+def test_a_deleted_pods_room_is_reused_long_before_the_scheduler_would_retry_by_itself(api: Api) -> None:
     api.create_nodes([sharing_node("a100", A100_40GB, 1)])
     bound_node(api, create(api, shared_pod("first", "30Gi", scheduler=SCHEDULER)))
     create(api, shared_pod("waits", "30Gi", scheduler=SCHEDULER))
     failure(api, "waits", "GPU memory promised to other pods")
-    # The scheduler backs off for a second after a failure. That second is not measured here.
-    backoff_end = time.monotonic() + 1.5
-    eventually(lambda: time.monotonic() > backoff_end, what="the scheduler's own back-off")
     with Recorder(api) as recorder:
         api.delete_pod("first")
         deleted_at = time.monotonic()
         bound_node(api, "waits")
         bound = [event for event in recorder.sync().bindings() if event.state.name == "waits"]
-    assert bound[0].seen_at - deleted_at < 2.0
+    # Two seconds on a quiet machine. By itself the scheduler retries after five minutes.
+    assert bound[0].seen_at - deleted_at < 60

@@ -19,13 +19,11 @@ from packaging.utils import canonicalize_name
 from requirements.sbom import locked_versions
 
 import vramcast
-from tests.controlplane import Process, eventually, free_port
+from tests.controlplane import PATIENCE_SECONDS, Process, eventually, free_port
 
 REPOSITORY = Path(__file__).parents[2]
 DOCKERFILE = (REPOSITORY / "Dockerfile").read_text()
 NOBODY = 65532
-
-pytestmark = pytest.mark.timeout(280)
 
 
 def instructions(name: str) -> list[str]:
@@ -72,7 +70,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     environment = {"PATH": str(tools), "HOME": str(root), "TMPDIR": str(root), **_index_settings()}
     subprocess.run(
         ["sh", str(root / program.lstrip("/")), *(str(root / argument.lstrip("/")) for argument in arguments)],
-        env=environment, check=True, timeout=270,
+        env=environment, check=True,
     )  # fmt: skip
     target = root / "opt/vramcast"
     yield target
@@ -127,7 +125,12 @@ def test_the_docs_state_its_size(installed: Path) -> None:
 
 def test_the_program_runs_and_prints_its_version(installed: Path) -> None:
     done = subprocess.run(
-        [installed / "bin/vramcast", "version"], env={}, capture_output=True, text=True, check=True, timeout=60
+        [installed / "bin/vramcast", "version"],
+        env={},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=PATIENCE_SECONDS,
     )
     assert done.stdout.strip() == vramcast.__version__
 
@@ -150,16 +153,18 @@ def test_the_service_runs_unprivileged_from_read_only_files(installed: Path, tmp
     def ready() -> bool:
         process.check_alive()
         try:
-            return httpx.get(f"http://127.0.0.1:{port}/readyz").status_code == 200
+            return httpx.get(f"http://127.0.0.1:{port}/readyz", timeout=PATIENCE_SECONDS).status_code == 200
         except httpx.TransportError:
             return False
 
     try:
-        eventually(ready, 30, "the service to be ready")
-        health = httpx.get(f"http://127.0.0.1:{port}/healthz")
+        eventually(ready, what="the service to be ready")
+        health = httpx.get(f"http://127.0.0.1:{port}/healthz", timeout=PATIENCE_SECONDS)
         assert health.status_code == 200
         task = yaml.safe_load((REPOSITORY / "examples/job.yaml").read_text())["spec"]["template"]
-        forecast = httpx.post(f"http://127.0.0.1:{port}/forecast", json={"kind": "Pod", **task})
+        forecast = httpx.post(
+            f"http://127.0.0.1:{port}/forecast", json={"kind": "Pod", **task}, timeout=PATIENCE_SECONDS
+        )
         assert forecast.status_code == 200, forecast.text
         assert forecast.json()["forecasts"][0]["source"] == "model"
     finally:

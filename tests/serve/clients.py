@@ -11,10 +11,8 @@ from contextlib import ExitStack, contextmanager
 
 import httpx
 
+from tests.controlplane import PATIENCE_SECONDS
 from tests.serve.running import Serve, filter_body
-
-# Only ends a hang.
-PATIENCE_SECONDS = 240.0
 
 
 class Scheduler:
@@ -83,5 +81,6 @@ def _reads_to_the_end(raw: socket.socket) -> bool:
 
 def closed_because_of(service: Serve, limit: str) -> float:
     name = f'vramcast_connections_closed_total{{limit="{limit}"}} '
-    (line,) = [line for line in httpx.get(f"{service.url}/metrics").text.splitlines() if line.startswith(name)]
+    text = httpx.get(f"{service.url}/metrics", timeout=PATIENCE_SECONDS).text
+    (line,) = [line for line in text.splitlines() if line.startswith(name)]
     return float(line.removeprefix(name))

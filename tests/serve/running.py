@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 import msgspec
 
-from tests.controlplane import Process, eventually, free_port
+from tests.controlplane import PATIENCE_SECONDS, Process, eventually, free_port
 
 CLUSTER = """
 nodes:
@@ -22,8 +22,6 @@ nodes:
 pods:
 - {name: waits, uid: uid-waits, annotations: {share: true, gpu-memory: 10Gi}}
 """
-# It takes less than a second, but not on a busy machine with cold caches.
-START_SECONDS = 20.0
 
 
 def command(*arguments: str) -> list[str]:
@@ -38,7 +36,7 @@ def run_to_the_end(*arguments: str, environ: Mapping[str, str] | None = None) ->
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=PATIENCE_SECONDS,
         check=False,
     )
 
@@ -69,7 +67,7 @@ class Serve(Process):
 
     def __enter__(self) -> Serve:
         self.start()
-        eventually(self.serves, START_SECONDS, "the service to log that it is synced")
+        eventually(self.serves, what="the service to log that it is synced")
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -89,12 +87,13 @@ class Serve(Process):
     def send_signal(self, number: signal.Signals) -> None:
         self._signal(number)
 
-    def wait(self, timeout_seconds: float = 15.0) -> int:
+    def wait(self) -> int:
         """Waits until it exits and returns its exit code."""
         assert self._popen is not None
-        return self._popen.wait(timeout_seconds)
+        return self._popen.wait(PATIENCE_SECONDS)
 
     def filter(self, client: httpx.Client | None = None, **pod: str) -> list[str]:
         post = client.post if client else httpx.post
-        names: list[str] = post(f"{self.url}/filter", json=filter_body(**pod)).raise_for_status().json()["NodeNames"]
+        answer = post(f"{self.url}/filter", json=filter_body(**pod), timeout=PATIENCE_SECONDS)
+        names: list[str] = answer.raise_for_status().json()["NodeNames"]
         return names

@@ -13,7 +13,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.controlplane import eventually
+from tests.controlplane import PATIENCE_SECONDS, eventually
 from tests.serve.identities import Identity, make_identity
 from tests.serve.running import Serve
 from vramcast.controllers.certificates import Certificates, TlsFiles
@@ -75,10 +75,12 @@ class Renewing(Serve):
 
     def served(self) -> str:
         """The certificate that a new connection gets."""
-        return ssl.get_server_certificate(("127.0.0.1", self.port), timeout=10)
+        return ssl.get_server_certificate(("127.0.0.1", self.port), timeout=PATIENCE_SECONDS)
 
     def metric(self, series: str) -> float:
-        text = httpx.get(f"{self.url}/metrics", verify=self.trusting()).raise_for_status().text
+        text = (
+            httpx.get(f"{self.url}/metrics", verify=self.trusting(), timeout=PATIENCE_SECONDS).raise_for_status().text
+        )
         return next((float(line.split()[-1]) for line in text.splitlines() if line.startswith(series)), 0.0)
 
     def failed(self) -> float:
@@ -122,7 +124,7 @@ def test_new_connections_get_the_renewed_certificate_and_old_ones_stay_open(serv
     assert ask(old) == 200
     assert old.sock is socket, "the service closed the connection"
     old.close()
-    with httpx.Client(verify=service.trusting()) as client:
+    with httpx.Client(verify=service.trusting(), timeout=PATIENCE_SECONDS) as client:
         assert service.filter(client) == ["share"]
     service.lines()
 
@@ -162,7 +164,9 @@ def test_a_renewed_client_ca_replaces_the_old_one(tmp_path: Path, authority: Ide
 
         def accepts(identity: Identity) -> bool:
             try:
-                return httpx.get(f"{service.url}/healthz", verify=service.trusting(identity)).status_code == 200
+                trusting = service.trusting(identity)
+                answer = httpx.get(f"{service.url}/healthz", verify=trusting, timeout=PATIENCE_SECONDS)
+                return answer.status_code == 200
             except httpx.TransportError:
                 return False
 

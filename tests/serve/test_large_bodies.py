@@ -13,8 +13,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.controlplane import eventually
-from tests.serve.clients import PATIENCE_SECONDS, Scheduler, closed_because_of, connect, connections
+from tests.controlplane import PATIENCE_SECONDS, eventually
+from tests.serve.clients import Scheduler, closed_because_of, connect, connections
 from tests.serve.running import Serve, filter_body
 
 MIB = 1 << 20
@@ -82,7 +82,7 @@ def test_of_many_large_bodies_in_parallel_some_are_refused_and_memory_stays_boun
             scheduler.check_answered()
             return all(answer.done() for answer in answers)
 
-        eventually(all_answered, PATIENCE_SECONDS, "every body to be answered")
+        eventually(all_answered, what="every body to be answered")
         assert peak_bytes(service) - before < MOST_GROWTH_BYTES
         statuses = {answer.result() for answer in answers}
         assert statuses == {200, 503}
@@ -118,7 +118,7 @@ def test_large_answers_that_nobody_reads_are_dropped(tmp_path: Path) -> None:
             scheduler.check_answered()
             return closed_because_of(service, "request_timeout_seconds") == unread
 
-        eventually(all_dropped, PATIENCE_SECONDS, "the connections with unread answers to be closed")
+        eventually(all_dropped, what="the connections with unread answers to be closed")
         assert peak_bytes(service) - before < MOST_GROWTH_BYTES
 
 

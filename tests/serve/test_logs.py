@@ -9,17 +9,18 @@ from typing import Any
 
 import httpx
 
+from tests.controlplane import PATIENCE_SECONDS
 from tests.serve.running import Serve
 
 
 def bind(service: Serve) -> httpx.Response:
     body = {"PodName": "waits", "PodNamespace": "default", "PodUID": "uid-waits", "Node": "share"}
-    return httpx.post(f"{service.url}/bind", json=body)
+    return httpx.post(f"{service.url}/bind", json=body, timeout=PATIENCE_SECONDS)
 
 
 def log_of(service: Serve) -> str:
     """The complete log. The service logs a request after its response, but before the next response."""
-    httpx.get(f"{service.url}/healthz")
+    httpx.get(f"{service.url}/healthz", timeout=PATIENCE_SECONDS)
     return service.text()
 
 
@@ -40,7 +41,7 @@ def test_every_line_is_json_and_decisions_have_pod_node_decision_and_millisecond
 
 
 def test_a_bad_body_is_logged_as_a_warning_with_the_mistake(service: Serve) -> None:
-    httpx.post(f"{service.url}/prioritize", content=b"{")
+    httpx.post(f"{service.url}/prioritize", content=b"{", timeout=PATIENCE_SECONDS)
     line = lines_of(service)[-1]
     assert (line["event"], line["level"]) == ("prioritize", "warning")
     assert "not what kube-scheduler sends" in line["decision"]
@@ -61,7 +62,7 @@ def test_an_unknown_vramcast_variable_is_logged_as_a_warning(service: Serve) -> 
 def test_inspection_is_not_logged(service: Serve) -> None:
     before = len(lines_of(service))
     for path in ("/state", "/metrics", "/healthz", "/readyz"):
-        httpx.get(service.url + path).raise_for_status()
+        httpx.get(service.url + path, timeout=PATIENCE_SECONDS).raise_for_status()
     assert len(lines_of(service)) == before
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.controlplane import eventually
-from tests.serve.clients import PATIENCE_SECONDS, Scheduler, closed, closed_because_of, connect, connections, drip
+from tests.serve.clients import Scheduler, closed, closed_because_of, connect, connections, drip
 from tests.serve.running import Serve
 
 IDLE = 1000
@@ -44,13 +44,13 @@ def test_beyond_max_connections_the_oldest_that_sent_no_request_is_closed(tmp_pa
     ):
         # The scheduler's connection is the oldest of all, and keeps its place.
         surplus = FLOOD - (MOST - 1)
-        eventually(lambda: len(closed(idle)) == surplus, PATIENCE_SECONDS, "the surplus connections to be closed")
+        eventually(lambda: len(closed(idle)) == surplus, what="the surplus connections to be closed")
         assert closed(idle) == set(idle[:surplus])
         scheduler.check_answered()
         # A new client takes the place of the next one.
         assert service.filter(name="on-a-new-connection") == ["share"]
         assert closed_because_of(service, "max_connections") >= surplus + 1
-        lines = eventually(lambda: warnings(service, surplus), PATIENCE_SECONDS, "the log to count them")
+        lines = eventually(lambda: warnings(service, surplus), what="the log to count them")
         assert len(lines) < surplus, "one line per second, not per connection"
 
 
@@ -81,7 +81,7 @@ def test_requests_that_arrive_byte_by_byte_are_dropped_after_a_while(
             scheduler.check_answered()
             return len(closed(slow)) == SLOW
 
-        eventually(all_closed, PATIENCE_SECONDS, "every slow connection to be closed", interval_seconds=0.05)
+        eventually(all_closed, what="every slow connection to be closed", interval_seconds=0.05)
     assert closed_because_of(impatient, "request_timeout_seconds") - closed_before == SLOW
     assert impatient.resident_bytes() - before < 30 * MIB
     assert "Traceback" not in impatient.text()
@@ -93,7 +93,7 @@ def test_an_idle_connection_outlives_the_time_limit_of_requests(impatient: Serve
         connections(impatient, 1) as fresh,
         connections(impatient, 1, b"P") as slow,
     ):
-        eventually(lambda: closed(slow), PATIENCE_SECONDS, "the slow connection to be closed")
+        eventually(lambda: closed(slow), what="the slow connection to be closed")
         assert not closed(fresh)
         scheduler.check_answered()
 

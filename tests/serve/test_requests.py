@@ -8,6 +8,7 @@ import socket
 
 import httpx
 
+from tests.controlplane import PATIENCE_SECONDS
 from tests.fakes import new_fake_service
 from tests.serve.running import Serve, filter_body
 from vramcast.api.server import new_server
@@ -45,7 +46,7 @@ def test_the_service_rejects_what_is_not_http_and_keeps_serving(service: Serve) 
     with socket.create_connection(("127.0.0.1", service.port)) as raw:
         raw.sendall(b"\x16\x03\x01 is this TLS?\r\n\r\n")
         assert raw.recv(1000).startswith(b"HTTP/1.1 400 ")
-    assert httpx.get(f"{service.url}/healthz").status_code == 200
+    assert httpx.get(f"{service.url}/healthz", timeout=PATIENCE_SECONDS).status_code == 200
 
 
 def test_a_probe_answers_head_without_a_body(service: Serve) -> None:
@@ -54,4 +55,4 @@ def test_a_probe_answers_head_without_a_body(service: Serve) -> None:
 
 
 def test_responses_do_not_name_the_server_software(service: Serve) -> None:
-    assert "server" not in httpx.get(f"{service.url}/healthz").headers
+    assert "server" not in httpx.get(f"{service.url}/healthz", timeout=PATIENCE_SECONDS).headers

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.controlplane import eventually
+from tests.controlplane import PATIENCE_SECONDS, eventually
 from tests.serve.running import Serve, filter_body
 
 BODY = json.dumps(filter_body()).encode()
@@ -19,13 +19,13 @@ BODY = json.dumps(filter_body()).encode()
 
 @pytest.fixture
 def service(tmp_path: Path) -> Iterator[Serve]:
-    with Serve(tmp_path) as running:
+    with Serve(tmp_path, environ={"VRAMCAST_SHUTDOWN_GRACE_SECONDS": "240"}) as running:
         yield running
 
 
 def begin_request(service: Serve) -> socket.socket:
     """A request whose body is half sent. The 100 response shows that the service is reading it."""
-    raw = socket.create_connection(("127.0.0.1", service.port), timeout=15)
+    raw = socket.create_connection(("127.0.0.1", service.port), timeout=PATIENCE_SECONDS)
     head = f"POST /filter HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: {len(BODY)}\r\n\r\n"
     raw.sendall(head.encode() + BODY[:50])
     assert raw.recv(1000).startswith(b"HTTP/1.1 100 ")
@@ -33,7 +33,7 @@ def begin_request(service: Serve) -> socket.socket:
 
 
 def idle_connection(service: Serve) -> socket.socket:
-    idle = socket.create_connection(("127.0.0.1", service.port), timeout=15)
+    idle = socket.create_connection(("127.0.0.1", service.port), timeout=PATIENCE_SECONDS)
     idle.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
     answer = b""
     while not answer.endswith(b"ok\n"):
@@ -50,7 +50,7 @@ def read_to_the_end(raw: socket.socket) -> bytes:
 
 def port_is_closed(service: Serve) -> bool:
     try:
-        socket.create_connection(("127.0.0.1", service.port), timeout=1).close()
+        socket.create_connection(("127.0.0.1", service.port), timeout=PATIENCE_SECONDS).close()
     except ConnectionRefusedError:
         return True
     return False
@@ -59,7 +59,7 @@ def port_is_closed(service: Serve) -> bool:
 def test_a_request_in_flight_is_finished_after_the_port_is_closed(service: Serve) -> None:
     with idle_connection(service) as idle, begin_request(service) as raw:
         service.send_signal(signal.SIGTERM)
-        eventually(lambda: port_is_closed(service), 10, "the port to be closed")
+        eventually(lambda: port_is_closed(service), what="the port to be closed")
         assert idle.recv(1) == b"", "the service waits for an idle connection"
         # Longer than the 0.1 s that uvicorn takes anyway, so that only the grace period explains the wait.
         enough = time.monotonic() + 0.5
@@ -86,7 +86,7 @@ def test_any_number_of_signals_is_a_graceful_shutdown(service: Serve, signals: t
     with begin_request(service) as raw:
         for number in signals:
             service.send_signal(number)
-        eventually(lambda: port_is_closed(service), 10, "the port to be closed")
+        eventually(lambda: port_is_closed(service), what="the port to be closed")
         raw.sendall(BODY[50:])
         assert read_to_the_end(raw).startswith(b"HTTP/1.1 200 ")
     assert service.wait() == 0
@@ -99,7 +99,7 @@ def test_an_unfinished_request_is_dropped_after_the_grace_period(tmp_path: Path)
         begin_request(service) as raw,
     ):
         service.send_signal(signal.SIGTERM)
-        assert service.wait(8) == 0
+        assert service.wait() == 0
         read_to_the_end(raw)
         assert "Traceback" not in service.text()
         service.lines()

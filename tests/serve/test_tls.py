@@ -10,6 +10,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from tests.controlplane import PATIENCE_SECONDS
 from tests.serve.identities import Identity, make_identity
 from tests.serve.running import Serve
 
@@ -45,7 +46,7 @@ def client(authority: Identity, identity: Identity | None = None) -> httpx.Clien
     context = ssl.create_default_context(cafile=authority.cert)
     if identity:
         context.load_cert_chain(identity.cert, identity.key)
-    return httpx.Client(verify=context)
+    return httpx.Client(verify=context, timeout=PATIENCE_SECONDS)
 
 
 def test_the_verbs_are_served_over_tls(tmp_path: Path, authority: Identity, tls: dict[str, str]) -> None:
@@ -53,8 +54,11 @@ def test_the_verbs_are_served_over_tls(tmp_path: Path, authority: Identity, tls:
         assert service.filter(trusting) == ["share"]
         assert f'"url":"{service.url}"' in service.text()
         with pytest.raises(httpx.TransportError):
-            httpx.get(f"http://127.0.0.1:{service.port}/healthz")
-        with httpx.Client() as distrusting, pytest.raises(httpx.ConnectError, match="certificate verify failed"):
+            httpx.get(f"http://127.0.0.1:{service.port}/healthz", timeout=PATIENCE_SECONDS)
+        with (
+            httpx.Client(timeout=PATIENCE_SECONDS) as distrusting,
+            pytest.raises(httpx.ConnectError, match="certificate verify failed"),
+        ):
             service.filter(distrusting)
         service.lines()
 

@@ -113,7 +113,7 @@ def begin(
             service.start()
             world = World(plane.api, service, exporter, prometheus, "pod" if honor_labels else "exported_pod")
             request.node.stash[_WORLD] = world
-            eventually(lambda: service.get("/state")["nodes_total"] == len(nodes), 30, "the service to see the nodes")
+            eventually(lambda: service.get("/state")["nodes_total"] == len(nodes), what="the service to see the nodes")
             return world
 
         yield start

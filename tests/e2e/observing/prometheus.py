@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import yaml
 
-from tests.controlplane import Process, eventually, free_port
+from tests.controlplane import PATIENCE_SECONDS, Process, eventually, free_port
 
 Json = dict[str, Any]
 START_SECONDS = 60.0
@@ -60,7 +60,7 @@ class Prometheus:
 
     def start(self) -> None:
         self.process.start()
-        eventually(self._ready, START_SECONDS, "Prometheus to be ready")
+        eventually(self._ready, what="Prometheus to be ready")
 
     def stop(self) -> None:
         self.process.terminate()
@@ -68,12 +68,12 @@ class Prometheus:
     def _ready(self) -> bool:
         self.process.check_alive()
         try:
-            return httpx.get(f"{self.url}/-/ready").status_code == 200
+            return httpx.get(f"{self.url}/-/ready", timeout=PATIENCE_SECONDS).status_code == 200
         except httpx.TransportError:
             return False
 
     def ask(self, path: str, **fields: str) -> Any:
-        answer = httpx.get(f"{self.url}/api/v1/{path}", params=fields, timeout=30.0)
+        answer = httpx.get(f"{self.url}/api/v1/{path}", params=fields, timeout=PATIENCE_SECONDS)
         assert answer.status_code == 200, answer.text
         return answer.json()["data"]
 

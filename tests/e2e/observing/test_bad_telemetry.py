@@ -11,12 +11,12 @@ import httpx
 import pytest
 
 from tests.cluster.telemetry_server import serving
-from tests.controlplane import eventually
+from tests.controlplane import PATIENCE_SECONDS, eventually
 from tests.controlplane.objects import A100_40GB
 from tests.e2e.observing.conftest import Begin
-from tests.e2e.observing.world import PATIENCE_SECONDS, Run, World
+from tests.e2e.observing.world import Run, World
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.e2e
 
 NODES = {"a": (A100_40GB, 2)}
 A100 = A100_40GB.product
@@ -73,8 +73,7 @@ def begin_full(world: World, runs: list[Run]) -> None:
     world.api.create_pod(Run("waits", {"gpu-memory": "25Gi"}, 1_000, A100).manifest())
     eventually(
         lambda: world.service.get("/state")["unschedulable_total"] == 1,
-        PATIENCE_SECONDS,
-        "the third pod to be unschedulable",
+        what="the third pod to be unschedulable",
     )
     world.await_peaks(runs)
 
@@ -102,7 +101,7 @@ def test_bad_samples_are_counted_by_reason_and_free_no_promise(begin: Begin, run
     for fault, damage in FAULTS.items():
         before = faults(world, fault)
         world.exporter.damage = damage_memory_lines(damage)
-        eventually(lambda f=fault, b=before: faults(world, f) > b, PATIENCE_SECONDS, f"a fault {fault}")
+        eventually(lambda f=fault, b=before: faults(world, f) > b, what=f"a fault {fault}")
         check_promises_unchanged(world)
     # Values reset to zero, as after a restart of the exporter, and then no values at all.
     for damage in (with_value(lambda _: 0.0), lambda _line: []):
@@ -113,7 +112,7 @@ def test_bad_samples_are_counted_by_reason_and_free_no_promise(begin: Begin, run
     world.exporter.damage = damage_memory_lines(lambda line: [line])
     world.end(runs)
     world.await_counted()
-    eventually(lambda: "waits" in world.running(), PATIENCE_SECONDS, "the third pod to run")
+    eventually(lambda: "waits" in world.running(), what="the third pod to run")
 
 
 class Proxy:
@@ -130,7 +129,7 @@ class Proxy:
         return self.url
 
     def answer(self, path: str, query: dict[str, str], _headers: dict[str, str]) -> tuple[int, bytes]:
-        response = httpx.get(self.upstream + path, params=query, timeout=10.0)
+        response = httpx.get(self.upstream + path, params=query, timeout=PATIENCE_SECONDS)
         if self.damaged:
             return 200, response.content[: len(response.content) // 2]
         document = response.json()
@@ -154,12 +153,12 @@ def test_clock_skew_and_damaged_answers_are_counted_and_free_no_promise(begin: B
         for fault, skew_seconds in (("ahead", 600.0), ("stale", -600.0)):
             before = faults(world, fault)
             proxy.skew_seconds = skew_seconds
-            eventually(lambda f=fault, b=before: faults(world, f) > b, PATIENCE_SECONDS, f"a fault {fault}")
+            eventually(lambda f=fault, b=before: faults(world, f) > b, what=f"a fault {fault}")
             check_promises_unchanged(world)
         proxy.skew_seconds = 0.0
         proxy.damaged = True
         failed = 'vramcast_telemetry_polls_total{result="failed"}'
-        eventually(lambda: f"{failed} 0.0" not in world.metrics_text(), PATIENCE_SECONDS, "a failed poll")
+        eventually(lambda: f"{failed} 0.0" not in world.metrics_text(), what="a failed poll")
         check_promises_unchanged(world)
         proxy.damaged = False
         world.end(runs)

@@ -16,14 +16,14 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.controlplane import ControlPlane, eventually, quantity
+from tests.controlplane import PATIENCE_SECONDS, ControlPlane, eventually, quantity
 from tests.controlplane.objects import A100_40GB, L40S, T4
 from tests.e2e.observing.conftest import Begin
 from tests.e2e.observing.law import RISK, FirstForecast, Law
 from tests.e2e.observing.recount import check_metrics, recount
-from tests.e2e.observing.world import PATIENCE_SECONDS, Run, World, written
+from tests.e2e.observing.world import Run, World, written
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.e2e
 
 TOP = Path(__file__).parents[3]
 DASHBOARD = TOP / "helm/vramcast/files/dashboard.json"
@@ -120,7 +120,7 @@ def other_runs() -> list[Run]:
 
 
 def cause_errors(world: World) -> None:
-    httpx.post(f"{world.service.url}/filter", content=b"{")
+    httpx.post(f"{world.service.url}/filter", content=b"{", timeout=PATIENCE_SECONDS)
     world.api.create_pod(Run("too-large", {"gpu-memory": "900Gi"}, 0, T4.product).manifest())
 
 
@@ -146,7 +146,7 @@ def check_dashboard(world: World) -> None:
         def has_data(expression: str = expression) -> bool:
             return any(math.isfinite(value) for _, value in world.prometheus.query(expression))
 
-        eventually(has_data, 20, f"panel {title!r}: {expression}", 0.2)
+        eventually(has_data, what=f"panel {title!r}: {expression}", interval_seconds=0.2)
 
 
 def check_rules(world: World) -> None:
@@ -159,9 +159,7 @@ def check_rules(world: World) -> None:
 def check_promises(world: World, all_drawn: Sequence[Drawn]) -> None:
     """While the runs last, the metric equals the sum of their promises."""
     promised = sum(promised_bytes(world, drawn) for drawn in all_drawn)
-    eventually(
-        lambda: world.prometheus.total("vramcast_promised_bytes") == promised, PATIENCE_SECONDS, f"{promised} promised"
-    )
+    eventually(lambda: world.prometheus.total("vramcast_promised_bytes") == promised, what=f"{promised} promised")
 
 
 def test_after_60_outcomes_coverage_recovers_and_every_metric_shown_is_correct(
@@ -191,7 +189,7 @@ def test_after_60_outcomes_coverage_recovers_and_every_metric_shown_is_correct(
     assert world.service.metric("vramcast_unmeasured_runs_total") == 0
     promised = world.prometheus.query('vramcast_coverage_promised_ratio{level="summary"}')
     assert [value for _, value in promised] == [pytest.approx(1 - RISK)] * 3
-    eventually(lambda: check_metrics(world, recount(world)) is None, PATIENCE_SECONDS, "the metrics to be scraped")
+    eventually(lambda: check_metrics(world, recount(world)) is None, what="the metrics to be scraped")
     check_rules(world)
     checked = subprocess.run(
         [str(plane.binaries.promtool), "check", "metrics"],

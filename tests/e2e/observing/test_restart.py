@@ -13,9 +13,9 @@ from tests.controlplane import ApiError, eventually
 from tests.controlplane.objects import A100_40GB
 from tests.e2e.observing.conftest import Begin
 from tests.e2e.observing.recount import check_metrics, recount
-from tests.e2e.observing.world import LEARNED_STATE_PATH, PATIENCE_SECONDS, Run, World
+from tests.e2e.observing.world import LEARNED_STATE_PATH, Run, World
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.e2e
 
 A100 = A100_40GB.product
 NODES = {"a": (A100_40GB, 8)}
@@ -59,7 +59,7 @@ def test_a_killed_service_resumes_where_it_stopped_and_counts_no_run_twice(begin
     world.run_to_the_end(runs("first", [need_mib + 10 * number for number in range(12)]))
     learned = ask(world)
     assert learned["bound_bytes"] > 1.02 * fresh["bound_bytes"]
-    eventually(lambda: stored_outcomes(world) == 12, PATIENCE_SECONDS, "the outcomes to be stored")
+    eventually(lambda: stored_outcomes(world) == 12, what="the outcomes to be stored")
 
     during_outage, across_restart = runs("during-outage", [3_000, 3_100]), runs("across-restart", [3_200, 3_300])
     world.begin([*during_outage, *across_restart])
@@ -73,10 +73,10 @@ def test_a_killed_service_resumes_where_it_stopped_and_counts_no_run_twice(begin
     world.await_polls(4)
     assert world.counted() == 16
     assert world.service.metric("vramcast_unmeasured_runs_total") == 0
-    eventually(lambda: check_metrics(world, recount(world)) is None, PATIENCE_SECONDS, "the metrics to be scraped")
+    eventually(lambda: check_metrics(world, recount(world)) is None, what="the metrics to be scraped")
 
     # Restart again with no runs in between: every value must match exactly.
-    eventually(lambda: stored_outcomes(world) == 16, PATIENCE_SECONDS, "the outcomes to be stored")
+    eventually(lambda: stored_outcomes(world) == 16, what="the outcomes to be stored")
     before, bound = lasting(world), ask(world)["bound_bytes"]
     world.service.kill()
     world.service.start()
@@ -88,7 +88,7 @@ def test_a_killed_service_resumes_where_it_stopped_and_counts_no_run_twice(begin
 def test_outcomes_that_were_not_stored_before_a_kill_are_recounted_from_history(begin: Begin) -> None:
     world = begin(NODES, calibration_save_seconds="3600")
     world.run_to_the_end(runs("stored", [4_000]))
-    eventually(lambda: stored_outcomes(world) == 1, PATIENCE_SECONDS, "the first outcome to be stored")
+    eventually(lambda: stored_outcomes(world) == 1, what="the first outcome to be stored")
     world.run_to_the_end(runs("lost", [4_100, 4_200, 4_300]))
     world.service.kill()
     assert stored_outcomes(world) == 1
@@ -96,4 +96,4 @@ def test_outcomes_that_were_not_stored_before_a_kill_are_recounted_from_history(
     world.await_counted()
     world.await_polls(4)
     assert world.counted() == 4
-    eventually(lambda: check_metrics(world, recount(world)) is None, PATIENCE_SECONDS, "the metrics to be scraped")
+    eventually(lambda: check_metrics(world, recount(world)) is None, what="the metrics to be scraped")

@@ -14,9 +14,9 @@ from tests.controlplane import ControlPlane, eventually
 from tests.controlplane.objects import A100_40GB
 from tests.e2e.observing.conftest import ALERTS, Begin, service_job
 from tests.e2e.observing.prometheus import Prometheus
-from tests.e2e.observing.world import PATIENCE_SECONDS, Run, World, written
+from tests.e2e.observing.world import Run, World, written
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.e2e
 
 NODES = {"a": (A100_40GB, 2)}
 UNMANAGED_MIB = 10 * 1024
@@ -38,9 +38,7 @@ def test_unmanaged_memory_keeps_pods_off_its_gpu_from_the_next_poll_on(begin: Be
     free = world.gpus("a")[0]["room_mib"]
     world.exporter.unmanaged_mib["a", 0] = UNMANAGED_MIB
     scraped = 'DCGM_FI_DEV_FB_USED{Hostname="a",gpu="0"}'
-    eventually(
-        lambda: world.prometheus.total(scraped) == UNMANAGED_MIB, PATIENCE_SECONDS, "a scrape of the unmanaged process"
-    )
+    eventually(lambda: world.prometheus.total(scraped) == UNMANAGED_MIB, what="a scrape of the unmanaged process")
     # One poll may have started before the scrape; the next one starts after it.
     world.await_polls(2)
     assert [gpu["unmanaged_mib"] for gpu in world.gpus("a")] == [UNMANAGED_MIB, 0]
@@ -55,10 +53,10 @@ def test_unmanaged_memory_keeps_pods_off_its_gpu_from_the_next_poll_on(begin: Be
     def events() -> list[str]:
         return [e["message"] for e in world.api.events(about="kept-off") if "outside of Kubernetes" in e["message"]]
 
-    assert eventually(events, PATIENCE_SECONDS, "an event about processes outside of Kubernetes")
+    assert eventually(events, what="an event about processes outside of Kubernetes")
     assert world.service.metric("vramcast_unmanaged_bytes") == UNMANAGED_MIB << 20
     world.exporter.unmanaged_mib.clear()
-    eventually(lambda: "kept-off" in world.running(), PATIENCE_SECONDS, "room once the unmanaged process is gone")
+    eventually(lambda: "kept-off" in world.running(), what="room once the unmanaged process is gone")
     assert gpu_of(world, kept_off) == "0"
 
 
@@ -108,14 +106,14 @@ def test_scheduling_continues_and_runs_count_once_when_prometheus_is_down_for_te
     assert {gpu_of(world, run) for run in before} == {"0"}
     world.exporter.unmanaged_mib["a", 1] = UNMANAGED_MIB
     world.await_peaks(before)
-    eventually(lambda: world.gpus("a")[1]["unmanaged_mib"] == UNMANAGED_MIB, PATIENCE_SECONDS, "the unmanaged process")
+    eventually(lambda: world.gpus("a")[1]["unmanaged_mib"] == UNMANAGED_MIB, what="the unmanaged process")
     # On a busy machine its first scrape may come later than five of its fast minutes.
-    eventually(lambda: firing(second_prometheus) == set(), PATIENCE_SECONDS, "no alert")
+    eventually(lambda: firing(second_prometheus) == set(), what="no alert")
 
     world.prometheus.stop()
     stopped_at = time.monotonic()
     # Scheduling continues on promises alone: unmanaged memory is no longer known, and every promise still counts.
-    eventually(lambda: world.gpus("a")[1]["unmanaged_mib"] == 0, PATIENCE_SECONDS, "telemetry to be stale")
+    eventually(lambda: world.gpus("a")[1]["unmanaged_mib"] == 0, what="telemetry to be stale")
     during = [given("during-0", "8Gi", 5_000), given("during-1", "30Gi", 6_000)]
     world.begin(during)
     promised = {gpu["index"]: gpu["promised_mib"] for gpu in world.gpus("a")}
@@ -123,16 +121,16 @@ def test_scheduling_continues_and_runs_count_once_when_prometheus_is_down_for_te
     assert all(gpu["room_mib"] == free - gpu["promised_mib"] for gpu in world.gpus("a"))
     moment = int(time.time())
     world.over += [world.finish(run, moment) for run in (before[1], during[0])]
-    eventually(lambda: time.monotonic() > stopped_at + 10 * MINUTE_SECONDS, 60, "ten minutes")
+    eventually(lambda: time.monotonic() > stopped_at + 10 * MINUTE_SECONDS, what="ten minutes")
     assert world.service.metric("vramcast_telemetry_age_seconds") >= 9 * MINUTE_SECONDS
-    eventually(lambda: firing(second_prometheus) == {"VramcastTelemetryStale"}, PATIENCE_SECONDS, "one alert")
+    eventually(lambda: firing(second_prometheus) == {"VramcastTelemetryStale"}, what="one alert")
     # The runs that ended during the outage wait to be measured. Nothing else is counted.
     assert world.counted() == 1
 
     world.prometheus.start()
     world.await_counted()
-    eventually(lambda: world.service.metric("vramcast_telemetry_age_seconds") < 3, PATIENCE_SECONDS, "telemetry")
-    eventually(lambda: world.gpus("a")[1]["unmanaged_mib"] == UNMANAGED_MIB, PATIENCE_SECONDS, "the unmanaged process")
+    eventually(lambda: world.service.metric("vramcast_telemetry_age_seconds") < 3, what="telemetry")
+    eventually(lambda: world.gpus("a")[1]["unmanaged_mib"] == UNMANAGED_MIB, what="the unmanaged process")
     world.end([before[0], during[1]])
     world.await_counted()
     world.await_polls(4)
@@ -140,4 +138,4 @@ def test_scheduling_continues_and_runs_count_once_when_prometheus_is_down_for_te
     assert world.counted() == 5
     assert world.service.metric("vramcast_outcomes_total") >= 1
     assert [gpu["promised_mib"] for gpu in world.gpus("a")] == [0, 0]
-    eventually(lambda: firing(second_prometheus) == set(), PATIENCE_SECONDS, "the alert to resolve")
+    eventually(lambda: firing(second_prometheus) == set(), what="the alert to resolve")

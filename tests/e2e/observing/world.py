@@ -11,7 +11,7 @@ from typing import Any
 
 import httpx
 
-from tests.controlplane import Api, eventually
+from tests.controlplane import PATIENCE_SECONDS, Api, eventually
 from tests.controlplane.objects import pod
 from tests.e2e.conftest import RunningService
 from tests.e2e.observing.exporter import FakeExporter
@@ -22,8 +22,6 @@ SCHEDULER = "observed-scheduler"
 # The ConfigMap with the learned state.
 LEARNED_STATE = "vramcast-learned"
 LEARNED_STATE_PATH = f"/api/v1/namespaces/default/configmaps/{LEARNED_STATE}"
-# Generous, because the machine may be busy.
-PATIENCE_SECONDS = 60.0
 FB_USED = "DCGM_FI_DEV_FB_USED"
 
 
@@ -68,7 +66,7 @@ class World:
         self.exporter.needs_mib.update({run.name: run.need_mib for run in runs})
         self.api.create_pods(run.manifest() for run in runs)
         wanted = {run.name for run in runs}
-        eventually(lambda: wanted <= self.running(), PATIENCE_SECONDS, f"{len(runs)} pods to run")
+        eventually(lambda: wanted <= self.running(), what=f"{len(runs)} pods to run")
 
     def end(self, runs: Sequence[Run]) -> None:
         """End the runs once Prometheus has seen each at its peak. A run without samples is not an outcome."""
@@ -85,7 +83,7 @@ class World:
             assert not unseen, f"{len(unseen)} of {len(runs)} pods not seen at their peak: {unseen[:3]}"
             return moment
 
-        return eventually(seen_by_now, PATIENCE_SECONDS, "Prometheus to see every pod at its peak", 0.2)
+        return eventually(seen_by_now, what="Prometheus to see every pod at its peak", interval_seconds=0.2)
 
     def seen_mib(self, until: float) -> dict[str, set[float]]:
         """Every value of the last five minutes, by pod."""
@@ -109,9 +107,8 @@ class World:
         """Wait until every finished run is counted, measured or not."""
         eventually(
             lambda: self.counted() == len(self.over),
-            PATIENCE_SECONDS,
-            f"{len(self.over)} runs to be counted, not {self.counted():g}",
-            0.1,
+            what=f"{len(self.over)} runs to be counted, not {self.counted():g}",
+            interval_seconds=0.1,
         )
 
     def counted(self) -> float:
@@ -125,7 +122,7 @@ class World:
 
     def forecast(self, manifest: Json, product: str) -> Json:
         """The service's current forecast for such a pod."""
-        answer = httpx.post(f"{self.service.url}/forecast?gpu={product}", json=manifest, timeout=30.0)
+        answer = httpx.post(f"{self.service.url}/forecast?gpu={product}", json=manifest, timeout=PATIENCE_SECONDS)
         (found,) = answer.raise_for_status().json()["forecasts"]
         assert isinstance(found, dict)
         return found
@@ -140,12 +137,11 @@ class World:
         before = self.service.metric("vramcast_telemetry_polls_total")
         eventually(
             lambda: self.service.metric("vramcast_telemetry_polls_total") >= before + count,
-            PATIENCE_SECONDS,
-            f"{count} telemetry polls",
+            what=f"{count} telemetry polls",
         )
 
     def metrics_text(self) -> str:
-        return httpx.get(f"{self.service.url}/metrics").text
+        return httpx.get(f"{self.service.url}/metrics", timeout=PATIENCE_SECONDS).text
 
 
 def written(manifest: Json) -> dict[str, str]:
