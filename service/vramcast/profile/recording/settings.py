@@ -1,0 +1,38 @@
+"""What a run is: every field has the meaning of the annotation of that name."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from vramcast.task.vocabulary import Attention, Kernels, LoraTargets, Optimizer, Precision, Quantization
+
+_AUTOCAST = {Precision.AMP_FP16: Precision.FP16, Precision.AMP_BF16: Precision.BF16}
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    precision: Precision = Precision.FP32
+    autocast: bool = False  # of 16-bit weights too, as the Hugging Face Trainer does with bf16=True
+    attention: Attention = Attention.SDPA
+    gradient_checkpointing: bool = False
+    reentrant: bool = False  # how checkpointing calls autograd again
+    lora_rank: int | None = None
+    lora_targets: str = LoraTargets.ATTENTION  # a word, or names of modules separated by commas
+    lora_dropout: float = 0.05
+    quantization: Quantization = Quantization.NONE
+    upcast: bool = False  # PEFT's prepare_model_for_kbit_training: embeddings, norms and head in fp32
+    kernels: Kernels = Kernels.NONE
+    optimizer: Optimizer | None = None  # None leaves the update open, for `forecast/update.py`
+    fused_optimizer: bool = False
+    accumulation: int = 1  # micro-batches in a step
+    inference: bool = False  # forward passes without gradients
+
+    @property
+    def weights(self) -> Precision:
+        """The number format of the weights."""
+        return Precision.FP32 if self.precision in _AUTOCAST else self.precision
+
+    @property
+    def computes(self) -> Precision | None:
+        """The 16-bit format of autocast."""
+        return _AUTOCAST.get(self.precision, self.precision if self.autocast else None)
