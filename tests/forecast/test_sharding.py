@@ -51,6 +51,13 @@ def test_fsdp_stores_a_share_of_the_weights_and_fp32_copies_only_as_masters(
     assert stored_bytes(rank, Role.WEIGHT) == widened * WEIGHTS // 4
 
 
+def test_fsdp_shards_hold_the_original_parameters_that_the_optimizer_steps() -> None:
+    rank = shard(recorded(MODEL), plan(Scheme.FSDP, ranks=1))
+    assert sorted(rank.sizes[rank.roles == Role.WEIGHT].tolist()) == [7 * MIB] * 2 + [16 * MIB] * 4
+    half = shard(recorded(MODEL), plan(Scheme.FSDP, ranks=2))
+    assert sorted(half.sizes[half.roles == Role.WEIGHT].tolist()) == [7 * MIB] + [8 * MIB] * 4
+
+
 def test_fsdp_widens_what_is_trained_and_not_what_is_frozen() -> None:
     rank = shard(recorded(ADAPTED), plan(Scheme.FSDP, masters=True))
     assert stored_bytes(rank, Role.FROZEN) == ADAPTED.units * ADAPTED.unit_bytes // 4

@@ -1,6 +1,6 @@
 """PyTorch's FullyShardedDataParallel, as one rank sees it.
 
-- A rank keeps 1/N of each unit's weights, flat. A unit is gathered when it begins and freed when it ends. The root
+- A rank keeps 1/N of each unit's weights. A unit is gathered when it begins and freed when it ends. The root
   (embeddings, head) stays gathered until backward ends.
 - Backward gathers the next unit early, except when re-entrant checkpointing hides the outputs from FSDP's hooks.
 - A unit's gradients are concatenated, then reduced and scattered.
@@ -9,6 +9,8 @@
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterator
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +26,7 @@ class FsdpView(RankView):
         super().__init__(tape, ahead=ahead)
         self._plan = plan
         self._stored = {role: bytes_by_unit(tape, role) for role in (Role.WEIGHT, Role.FROZEN)}
+        self._parameters = _weights_by_unit(tape)
         self._gathered: dict[int, list[int]] = {}
         self._pieces: dict[int, list[int]] = {}  # unit -> gradients that wait for their concatenation
         self._gradients: dict[int, int] = {}  # unit -> its sharded gradient
@@ -33,10 +36,24 @@ class FsdpView(RankView):
     def loaded(self) -> None:
         if self._plan.offload:
             return
-        for role, units in self._stored.items():
-            widened = 2 if role is Role.WEIGHT and self._plan.masters else 1
-            for unit, size in units.items():
-                self.write.make(widened * share(size, self._plan.ranks), role, unit)
+        for unit, size in self._stored[Role.FROZEN].items():
+            self.write.make(share(size, self._plan.ranks), Role.FROZEN, unit)
+        widened = 2 if self._plan.masters else 1
+        for unit, size in self._stored[Role.WEIGHT].items():
+            for piece in self._first_share(unit, share(size, self._plan.ranks)):
+                self.write.make(widened * piece, Role.WEIGHT, unit)
+
+    def _first_share(self, unit: int, part: int) -> Iterator[int]:
+        """The parameters that lie in the first rank's shard, the last one cut off.
+
+        A shard is one block. But the optimizer steps the original parameters (`use_orig_params`), so its states and
+        temporaries are as many and as large as these. That decides how much of what backward left they can reuse.
+        """
+        for size in self._parameters[unit]:
+            if part <= 0:
+                return
+            yield min(size, part)
+            part -= size
 
     def made(self, storage: int) -> None:
         role = self.roles[storage]
@@ -126,6 +143,13 @@ class FsdpView(RankView):
             self.write.free(number)
         self._held.clear()
         self.wait_for_gpu()
+
+
+def _weights_by_unit(tape: Tape) -> dict[int, list[int]]:
+    weights: dict[int, list[int]] = {}
+    for storage in np.flatnonzero(tape.roles == Role.WEIGHT).tolist():
+        weights.setdefault(int(tape.units[storage]), []).append(int(tape.sizes[storage]))
+    return weights
 
 
 def held_by_hooks(tape: Tape, frozen: dict[int, int], *, gradients: bool) -> frozenset[int]:
