@@ -54,11 +54,15 @@ class _ZeroView(RankView):
         if elements > self.plan.bucket_elements:
             self.waiting.append(number)
         else:
-            self.free_late(number)
+            self.copied(number)
 
     def freed(self, storage: int) -> None:
         if self.roles[storage] != Role.GRADIENT:  # they were freed when they had been reduced
             super().freed(storage)
+
+    def copied(self, gradient: int) -> None:
+        """A gradient is in the bucket."""
+        self.write.free(gradient)
 
     def reduce(self) -> None:
         raise NotImplementedError
@@ -253,6 +257,9 @@ class ShardedZeroView(_ZeroView):
             for number in part.live:
                 self.free_late(number)
         part.live = None
+
+    def copied(self, gradient: int) -> None:
+        self.free_late(gradient)  # the stream that reduces has yet to read it
 
     def reduce(self) -> None:
         if self.plan.ranks > 1 or self.filled <= self.plan.bucket_elements:
