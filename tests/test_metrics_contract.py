@@ -124,10 +124,13 @@ DETAIL = {
 
 # A label whose values come from outside could create any number of series.
 CLOSED = {
-    "verb": {"filter", "prioritize", "bind", "preempt", "forecast", "explain", "state", "records"},
+    "verb": {
+        "filter", "prioritize", "bind", "preempt", "forecast", "explain", "state", "records", "cluster", "pods", "pod",
+        "models", "sweep", "accuracy",
+    },
     "cause": {
-        "bad_request", "too_large", "not_synced", "not_leading", "gone", "defect", "not_bound", "no_room", "incomplete",
-        "overloaded", Fate.REFUSED, Fate.UNKNOWN,
+        "bad_request", "not_found", "too_large", "not_synced", "not_leading", "gone", "defect", "not_bound", "no_room",
+        "incomplete", "overloaded", Fate.REFUSED, Fate.UNKNOWN,
     },
     "limit": {"max_connections", "request_timeout_seconds", "head_size"},
     "reason": {reason.label for reason in Reason} - {"fits"},
@@ -223,7 +226,9 @@ async def cause_every_event(client: Client, cluster: FakeCluster) -> None:
     await client.send("POST", "/no/such/address", b"{}")
     await client.send("BREW", "/filter")
     await client.send("GET", "/state")
-    await client.send("GET", "/records")
+    for path in ("records", "cluster", "pods", "pods/no/such", "models", "accuracy"):
+        await client.send("GET", f"/{path}")
+    await client.send("POST", "/sweep", b"{}")
     gone = shared_pod("gone")
     client.service.apply([PodGone(PodUid("uid-gone"))])
     await client.filter(gone, nodes)

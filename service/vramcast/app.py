@@ -102,10 +102,14 @@ def build(
         config_maps=_config_maps(settings, cluster), place=settings.calibration_config_map or "/",
         save_seconds=settings.calibration_save_seconds, leading=lambda: leadership.leading,
     )  # fmt: skip
+
+    def may_count() -> bool:
+        return leadership.leading and learned_state.loaded
+
     service = Service(
         settings, cluster, state, forecaster, tracker, Metrics(), leadership, News(), workers, clock,
         forecast_ahead=(forecast_ahead or (lambda _: lambda _task, _products: None))(forecaster),
-        learn=learner.record, may_count=lambda: leadership.leading and learned_state.loaded,
+        learn=learner.record, learned=lambda: learner.view(learned_state, counting=may_count()), may_count=may_count,
     )  # fmt: skip
     app = App(service, learner, learned_state, certificates)
     _register_collectors(app)
@@ -130,11 +134,11 @@ def _config_maps(settings: Settings, cluster: Cluster) -> ConfigMapApi | None:
 
 
 def _register_collectors(app: App) -> None:
-    service, learner, learned_state = app.service, app.learner, app.learned_state
+    service, learner = app.service, app.learner
     registry = service.metrics.registry
     registry.register(StateCollector(service.state, lambda: _cluster_view(service)))
     registry.register(AccuracyCollector(service.tracker, service.may_count))
-    registry.register(CalibrationCollector(lambda: learner.view(learned_state, counting=service.may_count())))
+    registry.register(CalibrationCollector(service.learned))
     registry.register(CandidateCollector(learner.trial_view))
     registry.register(CertificateCollector(app.certificates.view if app.certificates else CertificateView))
     if service.settings.detail_metrics:

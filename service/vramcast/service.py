@@ -17,6 +17,7 @@ from vramcast.cluster.seam import Cluster, PodEvent
 from vramcast.errors import InvalidTask, NotSynced
 from vramcast.forecast.forecaster import CalibratedForecaster
 from vramcast.names import Product
+from vramcast.observe.calibration import LearnedView
 from vramcast.observe.metrics import Metrics
 from vramcast.outcomes.outcome import Outcome
 from vramcast.outcomes.run_tracker import RunTracker
@@ -104,6 +105,7 @@ class Service:
     clock: Callable[[], float]  # monotonic
     forecast_ahead: ForecastAhead
     learn: Learn
+    learned: Callable[[], LearnedView]
     # Of several replicas, one counts outcomes, once it has read what was counted before.
     may_count: Callable[[], bool]
 

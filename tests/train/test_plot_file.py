@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from vramcast.cli.sweep import draw_sweeps, sweep_task
+from vramcast.cli.sweep import draw_sweeps
 from vramcast.errors import InvalidInput
 from vramcast.forecast.forecaster import PhysicsForecaster
 from vramcast.forecast.report import COMMON_PRODUCTS
 from vramcast.forecast.sweep import parse_sweep
+from vramcast.forecast.sweep_report import sweep_task
 from vramcast.task.task import Task
 from vramcast.task.vocabulary import Level
 

@@ -6,7 +6,7 @@ from fastapi import FastAPI, Request, Response
 from starlette.exceptions import HTTPException
 
 from vramcast import __version__
-from vramcast.api import description, inspection, models, probes
+from vramcast.api import accuracy_view, cluster_view, description, forecast_view, inspection, models, pods_view, probes
 from vramcast.api.bind import bind_pod
 from vramcast.api.filter import filter_nodes
 from vramcast.api.preempt import preempt_pods
@@ -41,7 +41,8 @@ def new_http_app(service: Service, *, probes_only: bool = False) -> FastAPI:
     if not probes_only:
         # First, because routes are tried in order.
         app.router.routes += _verb_routes(service)
-        app.include_router(inspection.router)
+        for views in (inspection, cluster_view, pods_view, forecast_view, accuracy_view):
+            app.include_router(views.router)
         app.include_router(description.router)
     app.include_router(probes.router)
     return app

@@ -24,6 +24,7 @@ from vramcast.placement.promises import Demand
 from vramcast.placement.reasons import Reason, reason_text
 from vramcast.service import Service
 from vramcast.task.pod import PodRecord
+from vramcast.task.task import Task
 
 _NODES_A_PAGE = 500
 _MOST_HOLDS_SHOWN = 200
@@ -31,7 +32,7 @@ encode = msgspec.json.Encoder().encode
 
 router = APIRouter(route_class=InspectionRoute, responses=ERRORS, tags=["Inspection"])
 
-_MANIFEST = {
+MANIFEST = {
     "requestBody": {
         "required": True,
         "description": "a manifest of a pod, or of something that makes pods, as JSON or YAML",
@@ -77,29 +78,35 @@ ManifestOf = Annotated[PodRecord, Depends(read_manifest)]
 PageOf = Annotated[NodePage, Depends(choose_page)]
 
 
+def described_task(pod: PodRecord) -> Task:
+    """Raises InvalidRequest."""
+    if pod.invalid is not None:
+        raise InvalidRequest(str(pod.invalid))
+    if pod.task is None:
+        raise InvalidRequest("metadata.annotations: no vramcast.dev/ annotation describes a task")
+    return pod.task
+
+
 @router.post(
     "/forecast",
     name="forecast",
     operation_id="forecast",
     summary="What the pod needs on each GPU product",
     response_model=models.ForecastAnswer,
-    openapi_extra=_MANIFEST,
+    openapi_extra=MANIFEST,
 )
 async def show_forecast(
     service: ServiceOf,
     pod: ManifestOf,
     gpu: Annotated[str | None, Query(description="a GPU product; default: those of the cluster")] = None,
 ) -> ReplyResponse:
-    if pod.invalid is not None:
-        raise InvalidRequest(str(pod.invalid))
-    if pod.task is None:
-        raise InvalidRequest("metadata.annotations: no vramcast.dev/ annotation describes a task")
-    reports = await service.workers.inspection(report, service.forecaster, pod.task, _products(service, gpu))
+    task = described_task(pod)
+    reports = await service.workers.inspection(report, service.forecaster, task, products_of(service, gpu))
     shown = {
         "pod": pod.key,
-        "level": pod.task.level,
+        "level": task.level,
         "ask": {"resource": pod.ask.resource, "count": pod.ask.count} if pod.ask else None,
-        "assumptions": pod.task.assumptions,
+        "assumptions": task.assumptions,
         "forecasts": [report_json(given) for given in reports],
     }
     return ReplyResponse(Reply(encode(shown), pod.key, decision=f"{len(reports)} products"))
@@ -127,7 +134,7 @@ async def show_records(
     operation_id="explain",
     summary="What filter would answer now, for every GPU of every node, in pages of 500 nodes",
     response_model=models.ExplainAnswer,
-    openapi_extra=_MANIFEST,
+    openapi_extra=MANIFEST,
 )
 async def explain_pod(service: ServiceOf, pod: ManifestOf, page: PageOf) -> ReplyResponse:
     try:
@@ -251,7 +258,7 @@ def _hold_json(hold: Hold, now: float) -> dict[str, Any]:
     }
 
 
-def _products(service: Service, wanted: str | None) -> list[Product]:
+def products_of(service: Service, wanted: str | None) -> list[Product]:
     if wanted is not None:
         return [base_product(wanted)]
     return list(service.state.ledger.products) or list(map(Product, PRODUCTS))

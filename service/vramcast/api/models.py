@@ -11,6 +11,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, RootModel
 
+from vramcast.hardware.vendors import WHOLE_GPU
+
 Mib = Annotated[int, Field(ge=0, description="MiB")]
 Bytes = Annotated[int, Field(ge=0)]
 Share = Annotated[float | None, Field(description="share of the GPU's time, 0 to 1; null if unknown")]
@@ -156,7 +158,7 @@ class PreemptAnswer(Answer):
 
 
 class DeviceAsk(Answer):
-    resource: str = Field(examples=["nvidia.com/gpu"])
+    resource: str = Field(examples=[WHOLE_GPU])
     count: int = Field(ge=1)
 
 

@@ -127,6 +127,8 @@ def error_reply(name: str, error: Exception) -> tuple[int, Reply]:
     match error:
         case BodyRefused():
             return error.status, _bad(str(error), error.cause)
+        case HTTPException():
+            return error.status_code, _bad(error.detail, "not_found")
         case InvalidInput():
             return 400, _bad(str(error), "bad_request")
         case RequestValidationError():

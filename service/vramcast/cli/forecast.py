@@ -14,12 +14,13 @@ from rich.console import Console
 from rich.text import Text
 
 from vramcast.cli.manifests import FoundTemplate, notes, read_manifest, undescribed
-from vramcast.cli.sweep import draw_sweeps, print_sweep, sweep_json, sweep_task
+from vramcast.cli.sweep import draw_sweeps, print_sweep
 from vramcast.errors import InvalidInput, InvalidTask
 from vramcast.forecast.forecast import Forecaster
 from vramcast.forecast.report import COMMON_PRODUCTS, ProductReport, report, report_json
 from vramcast.forecast.report_tables import new_console, parts_table, products_table
 from vramcast.forecast.sweep import SweepRange
+from vramcast.forecast.sweep_report import sweep_json, sweep_task
 from vramcast.hardware.products import base_product
 from vramcast.names import Product
 from vramcast.task.task import Task, describe

@@ -84,7 +84,7 @@ class Learner:
             mode=self.mode,
             modes=tuple(CalibrationMode),
             cells=tuple(self.calibrator.cells()) if counting else (),
-            oom_tasks=len(self.oom_history),
+            ooms=tuple(self.oom_history.records()),
             saves={save.value: count for save, count in learned_state.saves.items()},
             unsaved_seconds=learned_state.unsaved_seconds,
             models=tuple(ModelView(version, _source(version), role) for role, version in self.models()),

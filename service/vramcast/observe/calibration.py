@@ -12,6 +12,7 @@ from prometheus_client.registry import Collector
 from vramcast.forecast.forecast import RISKS
 from vramcast.outcomes.calibration import CellState
 from vramcast.outcomes.drift import measure_drift
+from vramcast.outcomes.oom_history import OomRecord
 
 _CELL = ("product", "family")
 
@@ -32,7 +33,7 @@ class LearnedView:
     mode: str
     modes: Sequence[str]
     cells: Sequence[CellState]
-    oom_tasks: int
+    ooms: Sequence[OomRecord]
     saves: Mapping[str, int]
     unsaved_seconds: float | None
     models: Sequence[ModelView]
@@ -111,7 +112,7 @@ def _state(view: LearnedView) -> Iterator[Metric]:
     yield GaugeMetricFamily(
         "vramcast_oom_history_tasks",
         "Tasks in the OOM history, which get more memory when they run again",
-        value=view.oom_tasks,
+        value=len(view.ooms),
     )
     saves = CounterMetricFamily(
         "vramcast_learned_state_saves", "Writes of the learned state, by result", labels=["result"]

@@ -27,6 +27,8 @@ UTILIZATION_BUCKETS = (-0.5, -0.3, -0.2, -0.1, -0.05, 0.0, 0.05, 0.1, 0.2, 0.3, 
 # About as many outcomes as it takes to tell a coverage of 95 % from 90 %.
 WINDOW = 200
 MOST_GROUPS = 80
+# Single outcomes that are kept to be shown, since the start of this process.
+_MOST_LATEST = 500
 UNKNOWN = "unknown"
 OTHER = "other"
 _FAMILIES = frozenset(Architecture)
@@ -111,9 +113,11 @@ class Accuracy:
         self.groups: dict[Group, GroupAccuracy] = {}
         self.unmeasured: Counter[Unmeasured] = Counter()
         self.counted = Counted()
+        self.latest: deque[Outcome] = deque(maxlen=_MOST_LATEST)
 
     def record(self, outcome: Outcome) -> None:
         self.revision += 1
+        self.latest.append(outcome)
         self.counted.add(outcome.uid)
         self.groups.setdefault(self._group(outcome), GroupAccuracy()).add(outcome)
 

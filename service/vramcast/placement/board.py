@@ -124,6 +124,10 @@ class PoolTable:
         """Negative for a GPU that other schedulers have over-filled."""
         return int(self._packed[gpu, column]) >> _INDEX_BITS
 
+    def best_rooms(self, count: int) -> Mibs:
+        """The most that `count` GPUs of a node have left on each of them. (nodes,)"""
+        return np.asarray(np.sort(self._packed, axis=0)[-min(count, self.width)] >> _INDEX_BITS, dtype=np.int32)
+
     def set_room(self, gpu: int, column: int, room_mib: int) -> None:
         self._packed[gpu, column] = (min(max(room_mib, _LOWEST_ROOM_MIB), MAX_MIB) << _INDEX_BITS) | gpu
 
