@@ -68,6 +68,16 @@ class Tape:
         _check_events(self.events, len(self.sizes))
         _check_marks(self.marks, len(self.events))
 
+    def resized(self, sizes: NDArray[np.int64]) -> Tape:
+        """The same events with other sizes. Does not check the events again, which would take longer than a replay."""
+        if len(sizes) != len(self.sizes) or (len(sizes) and sizes.min() < 0):
+            raise InvalidInput(f"a tape of {len(self.sizes)} storages needs as many sizes, none negative")
+        tape = object.__new__(Tape)
+        for name in ("roles", "units", "events", "marks", "streams"):
+            object.__setattr__(tape, name, getattr(self, name))
+        object.__setattr__(tape, "sizes", sizes)
+        return tape
+
 
 def _check_storages(tape: Tape) -> None:
     storages = len(tape.sizes)
@@ -86,7 +96,7 @@ def _check_events(events: NDArray[np.int32], storages: int) -> None:
     freed = ~events[~made]
     if not len(freed):
         return
-    if freed.max() >= storages or len(np.unique(freed)) != len(freed):
+    if freed.max() >= storages or np.bincount(freed).max() > 1:
         raise InvalidInput("the events free a storage twice, or one that does not exist")
     made_at = np.flatnonzero(made)
     if (made_at[freed] > np.flatnonzero(~made)).any():

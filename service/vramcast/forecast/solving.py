@@ -1,0 +1,153 @@
+"""From tapes at a few points to a recording for all points."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+from itertools import cycle, islice
+from math import gcd, lcm
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vramcast.errors import InvalidInput
+from vramcast.forecast.fitting import Polynomial, approximate, fit_all
+from vramcast.forecast.peaks import peaks
+from vramcast.forecast.recording import ENDLESS, NO_LIMIT, Piece, Recording, Span
+from vramcast.forecast.sizes import CONSTANT, Monomial, Point, SizeTable, Variable
+from vramcast.forecast.tape import Tape
+
+Recorded = tuple[Point, Tape]
+# Two terms and a point to check them with.
+_FEWEST_POINTS = 3
+_MOST_CLASSES = 1 << 16
+# Primes, so that no size fits two polynomials. One sample often takes another path, so batches begin with two.
+_BATCHES = (2, 3, 5, 3, 7, 2)
+_RANKS = (5, 11, 7, 3, 13, 8)
+POINTS = 6
+
+
+def points_for(spans: Mapping[Variable, Span]) -> list[Point]:
+    """Where to record: six points whose sizes tell the polynomials apart, spread over the spans.
+
+    Spans of BATCH and RANK only say that these vary. A length or side has values from its span's ends and between,
+    primes if its step is 1; with a larger step there are four multiples and two odd values, which show how the network
+    treats what is no multiple.
+    """
+    values: dict[Variable, list[int]] = {}
+    for variable, span in spans.items():
+        if variable in ENDLESS:
+            values[variable] = list(_BATCHES if variable is Variable.BATCH else _RANKS)
+        else:
+            values[variable] = _spread(span)
+    return [{variable: column[at] for variable, column in values.items()} for at in range(POINTS)]
+
+
+def _spread(span: Span) -> list[int]:
+    ratio = max(1.0, span.high / span.low)
+    raw = [span.low * ratio ** (at / (POINTS - 1)) for at in range(POINTS)]
+    if span.step == 1:
+        return [_prime_near(round(value), span) for value in raw]
+    on_grid = sorted({min(span.high, max(span.low, round(value / span.step) * span.step)) for value in raw})
+    odd = [on_grid[0] + 1, (on_grid[0] + on_grid[-1]) // 2 + span.step // 2 - 1]
+    return [*islice(cycle(on_grid), POINTS - len(odd)), *(min(value, span.high) for value in odd)]
+
+
+def _prime_near(value: int, span: Span) -> int:
+    """The closest prime in the span; the value itself if there is none."""
+    for away in range(value):
+        for close in (value - away, value + away):
+            if span.low <= close <= span.high and close > 1 and all(close % d for d in range(2, int(close**0.5) + 1)):
+                return close
+    return value
+
+
+def solve(
+    recorded: Sequence[Recorded],
+    limits: Mapping[Variable, Span] | None = None,
+    info: Mapping[str, str] | None = None,
+) -> Recording:
+    """`limits`: how far lengths and sides may go beyond the recorded values; by default not at all.
+
+    Points whose events are in the same order become one piece. A piece of one or two points answers only these.
+    """
+    if not recorded:
+        raise InvalidInput("nothing was recorded")
+    variables = tuple(recorded[0][0])
+    if any(tuple(point) != variables for point, _ in recorded):
+        raise InvalidInput("the recorded points have different variables")
+    pieces: list[Piece] = []
+    for group in _same_order(recorded):
+        if len(group) >= _FEWEST_POINTS:
+            pieces.append(_piece(group, limits or {}))
+        else:
+            pieces += [_piece([one], {}) for one in group]
+    return Recording(variables, tuple(pieces), dict(info or {}))
+
+
+def _same_order(recorded: Sequence[Recorded]) -> list[list[Recorded]]:
+    groups: dict[tuple[object, ...], list[Recorded]] = {}
+    for point, tape in recorded:
+        arrays = (tape.events, tape.roles, tape.units, tape.streams)
+        key = (*(array.tobytes() for array in arrays), tape.marks)
+        groups.setdefault(key, []).append((point, tape))
+    return list(groups.values())
+
+
+def _piece(group: Sequence[Recorded], limits: Mapping[Variable, Span]) -> Piece:
+    points = [point for point, _ in group]
+    template = group[0][1]
+    sizes = np.stack([tape.sizes for _, tape in group])  # (points, storages)
+    distinct, column = np.unique(sizes, axis=1, return_inverse=True)
+    # Storages of one size may have several roles; the template knows which.
+    polynomials = _polynomials(points, distinct)
+    if len(polynomials) > _MOST_CLASSES:
+        raise InvalidInput(f"the steps have {len(polynomials)} different sizes, more than {_MOST_CLASSES}")
+    spans = {variable: _span(variable, points, limits) for variable in points[0]}
+    piece = Piece(spans, template, column.ravel().astype(np.uint16), _table(polynomials))
+    error = max((_error(piece, point, tape) for point, tape in group), default=0.0)
+    return Piece(spans, template, piece.classes, piece.table, error)
+
+
+def _polynomials(points: Sequence[Point], sizes: NDArray[np.int64]) -> list[Polynomial]:
+    if len(points) == 1:
+        return [{CONSTANT: Fraction(size)} for size in sizes[0].tolist()]
+    found = fit_all(points, sizes)
+    return [
+        polynomial if polynomial is not None else approximate(points, sizes[:, at])
+        for at, polynomial in enumerate(found)
+    ]
+
+
+def _span(variable: Variable, points: Sequence[Point], limits: Mapping[Variable, Span]) -> Span:
+    values = [point[variable] for point in points]
+    low, high = min(values), max(values)
+    if len(points) == 1:
+        return Span(low, high)
+    if variable in ENDLESS:
+        return Span(low, NO_LIMIT)
+    wider = limits.get(variable, Span(low, high))
+    return Span(min(low, wider.low), max(high, wider.high), max(1, gcd(*values)))
+
+
+def _table(polynomials: Sequence[Polynomial]) -> SizeTable:
+    monomials: list[Monomial] = sorted({term for polynomial in polynomials for term in polynomial})
+    column = {monomial: at for at, monomial in enumerate(monomials)}
+    numerators = np.zeros((len(polynomials), len(monomials)), np.int64)
+    denominators = np.ones(len(polynomials), np.int64)
+    for row, polynomial in enumerate(polynomials):
+        shared = lcm(*(value.denominator for value in polynomial.values()))
+        denominators[row] = shared
+        for term, value in polynomial.items():
+            numerators[row, column[term]] = int(value * shared)
+    return SizeTable(tuple(monomials), numerators, denominators)
+
+
+def _error(piece: Piece, point: Point, tape: Tape) -> float:
+    """How far the peaks are off at a recorded point."""
+    said = piece.tape(point)
+    if np.array_equal(said.sizes, tape.sizes):
+        return 0.0
+    ours, true = peaks(said), peaks(tape)
+    pairs = ((ours.active_bytes, true.active_bytes), (ours.reserved_bytes, true.reserved_bytes))
+    return max(abs(mine - right) / max(right, 1) for mine, right in pairs)
