@@ -19,7 +19,7 @@ import numpy as np
 
 from vramcast.forecast.description import IS_CONVOLUTION, Description, OpKind
 from vramcast.forecast.forecast import Part
-from vramcast.forecast.replay import NO_WORKSPACE, Recording, Replay, Workspaces, record
+from vramcast.forecast.replay import NO_WORKSPACE, RecordedSteps, Replay, Workspaces, record
 from vramcast.forecast.saved import Array, LayerTable, Saved, layer_table, saved_bytes
 from vramcast.hardware.products import PRODUCTS
 from vramcast.names import Product
@@ -162,7 +162,7 @@ def _layered(network: Description) -> Layered:
 
 
 @lru_cache(maxsize=128)
-def _recorded(network: Description, states: int) -> Recording:
+def _recorded(network: Description, states: int) -> RecordedSteps:
     return record(network, states)
 
 

@@ -66,7 +66,7 @@ class Piece:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Reading:
+class TapeAt:
     tape: Tape
     notes: tuple[str, ...] = ()  # why the tape may be a little off
 
@@ -77,17 +77,17 @@ class Recording:
     pieces: tuple[Piece, ...]
     info: Mapping[str, str] = field(default_factory=dict)  # of what, and with which settings
 
-    def at(self, point: Point) -> Reading:
+    def at(self, point: Point) -> TapeAt:
         """Raises InvalidInput outside of what was recorded, and for a variable that is missing or unknown."""
         self._check(point)
         inside = [piece for piece in self.pieces if piece.contains(point)]
         if inside:
             piece = max(inside, key=lambda one: sum(span.step for span in one.spans.values()))
             notes = () if piece.error < 0.005 else (f"sizes at {shown(point)} are within {piece.error:.1%}",)
-            return Reading(piece.tape(point), notes)
+            return TapeAt(piece.tape(point), notes)
         piece = min(self.pieces, key=lambda one: one.distance(point))
         recorded = ", ".join(f"{variable} {span}" for variable, span in piece.spans.items())
-        return Reading(piece.tape(point), (f"{shown(point)} was not recorded; answered by the steps of {recorded}",))
+        return TapeAt(piece.tape(point), (f"{shown(point)} was not recorded; answered by the steps of {recorded}",))
 
     def limits(self, variable: Variable) -> tuple[int, int]:
         """The smallest and the largest value that it answers."""

@@ -51,7 +51,7 @@ Events = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
-class Recording:
+class RecordedSteps:
     """A network's training steps, for any batch size."""
 
     placed: Events
@@ -164,7 +164,7 @@ def _up8(channels: int) -> int:
     return -(-channels // 8) * 8
 
 
-def record(network: Description, optimizer_states: int) -> Recording:
+def record(network: Description, optimizer_states: int) -> RecordedSteps:
     step = _Step(network)
     step.place_parameters()
     placed = step.take()
@@ -175,7 +175,7 @@ def record(network: Description, optimizer_states: int) -> Recording:
     step.train(optimizer_states)
     again, successors = step.take(), np.zeros(before + 1, np.int64)
     successors[survivors] = step.survivors
-    return Recording(placed, warm_up, first, again, before, step.made - before, successors)
+    return RecordedSteps(placed, warm_up, first, again, before, step.made - before, successors)
 
 
 def replay(
