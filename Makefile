@@ -1,4 +1,5 @@
-# A fresh clone needs Python 3.11, plus Go for everything that starts a real control plane or lints the workflows.
+# A fresh clone needs Python 3.11, plus Go for everything that starts a real control plane or lints the workflows, and
+# cc for the end-to-end test that steps a clock.
 # Every target installs what it needs; .venv and the user's cache keep it.
 PYTHON_VERSION := $(shell cat .python-version)
 PYTHON ?= $(if $(shell python$(PYTHON_VERSION) -c 'print(1)' 2>/dev/null),python$(PYTHON_VERSION),python3)
@@ -17,8 +18,8 @@ timed = @begin=$$(date +%s); $(2); code=$$?; \
 	printf '%-14s %5d s\n' "$(1)" $$(($$(date +%s) - begin)) | tee ".venv/$(1).time"; exit $$code
 
 .DEFAULT_GOAL := help
-.PHONY: help install run controlplane test test-units test-train test-e2e test-fast lint format dist bench predictors \
-	lock clean
+.PHONY: help install run controlplane test test-units test-train test-e2e test-fast lint format dist bench chaos \
+	predictors lock clean
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -91,6 +92,9 @@ dist: .venv/dev.stamp ## build the wheel, its SBOM (CycloneDX) and the chart int
 bench: .venv/dev.stamp controlplane ## run the benchmarks and write docs/benchmarks
 	@$(BIN)/python bench/filter.py --out docs/benchmarks/filter.md
 	@$(BIN)/python -m bench.scheduler --out docs/benchmarks/scheduler.md
+
+chaos: .venv/dev.stamp controlplane ## run 100,000 binds through all kinds of faults and write docs/benchmarks/chaos.md
+	@$(BIN)/python -m bench.chaos --out docs/benchmarks/chaos.md $(ARGS)
 
 predictors: $(TRAIN)/ready ## compare the predictors and write docs/predictors.md: make predictors DATA=DIR
 	@test -n "$(DATA)" || { echo "error: name the directory of the measurements: make predictors DATA=DIR" >&2; exit 1; }

@@ -9,6 +9,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,14 @@ from typing import Any
 import httpx
 import yaml
 
-from tests.controlplane import PATIENCE_SECONDS, ControlPlane, Process, eventually, free_port
+from tests.controlplane import (
+    PATIENCE_SECONDS,
+    ControlPlane,
+    Process,
+    environment_as_in_the_image,
+    eventually,
+    free_port,
+)
 
 Json = dict[str, Any]
 
@@ -54,7 +62,10 @@ def account_kubeconfig(
 
 
 class Replica:
-    """Both containers of one pod. `api_url`: another address of the API server for vramcast, such as a proxy."""
+    """Both containers of one pod.
+
+    `api_url`: another address of the API server for vramcast, such as a proxy. `environment`: more variables for it.
+    """
 
     def __init__(
         self,
@@ -64,6 +75,7 @@ class Replica:
         name: str,
         directory: Path,
         api_url: str | None = None,
+        environment: Mapping[str, str] | None = None,
     ) -> None:
         self.name = name
         self._directory = directory
@@ -80,7 +92,7 @@ class Replica:
         self._scheduler_port = free_port()
         self._write_settings(files["vramcast.yaml"], port)
         containers = {container["name"]: container for container in spec["containers"]}
-        self.service = self._service(containers["vramcast"], through)
+        self.service = self._service(containers["vramcast"], through, environment or {})
         self.scheduler: Process | None = None
         if "kube-scheduler" in containers:
             self._write_scheduler_config(files["scheduler.yaml"], direct)
@@ -98,8 +110,8 @@ class Replica:
         config["extenders"][0]["urlPrefix"] = self.url
         (self._directory / "scheduler.yaml").write_text(yaml.safe_dump(config))
 
-    def _service(self, container: Json, kubeconfig: Path) -> Process:
-        environment = {"KUBECONFIG": str(kubeconfig)}
+    def _service(self, container: Json, kubeconfig: Path, more: Mapping[str, str]) -> Process:
+        environment = {"KUBECONFIG": str(kubeconfig), **environment_as_in_the_image(), **more}
         for variable in container["env"]:
             path = variable.get("valueFrom", {}).get("fieldRef", {}).get("fieldPath")
             environment[variable["name"]] = {"metadata.name": self.name}[path] if path else variable["value"]

@@ -10,7 +10,7 @@ import pytest
 from tests.fakes import FakeClock
 
 from vramcast.cluster.objects import Lease
-from vramcast.controllers.leadership import LeaseFollower
+from vramcast.controllers.leadership import POLL_SECONDS, LeaseFollower
 from vramcast.errors import NotLeading, WorldUnavailable
 
 OURS = Lease("host-a_1", transitions=3, duration_seconds=15, renewal="12:00:00")
@@ -70,6 +70,19 @@ def test_a_lease_found_at_startup_counts_once_it_is_renewed() -> None:
         assert not await election.see(OURS)
         assert not await election.see(OURS)
         assert await election.see(renewed(OURS))
+
+    run(scenario)
+
+
+def test_a_replica_whose_lease_still_lacks_a_renewal_polls_more_often() -> None:
+    async def scenario(election: Election) -> None:
+        await election.see(THEIRS)
+        assert election.follower.poll_seconds == POLL_SECONDS
+        election.follower = LeaseFollower(election._read_lease, "host-a", election.clock)
+        await election.see(OURS)
+        assert election.follower.poll_seconds < POLL_SECONDS
+        await election.see(renewed(OURS))
+        assert election.follower.poll_seconds == POLL_SECONDS
 
     run(scenario)
 

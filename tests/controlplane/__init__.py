@@ -5,7 +5,7 @@ from .binaries import Binaries, BuildError, built_binaries
 from .eventually import PATIENCE_SECONDS, eventually
 from .history import Cluster, Event, Fault, History, NodeState, PodState, Violation, quantity
 from .plane import ControlPlane
-from .processes import Process, ProcessError, free_port
+from .processes import Process, ProcessError, environment_as_in_the_image, free_port
 from .recorder import Recorder
 from .scheduler import Scheduler, extender, scheduler_config
 
@@ -28,6 +28,7 @@ __all__ = [
     "Scheduler",
     "Violation",
     "built_binaries",
+    "environment_as_in_the_image",
     "eventually",
     "extender",
     "free_port",

@@ -48,7 +48,7 @@ class ControlPlane:
         self._scheduler_numbers = itertools.count()
 
         self.url = f"https://127.0.0.1:{free_port()}"
-        self._etcd_url = f"http://127.0.0.1:{free_port()}"
+        self.etcd_url = f"http://127.0.0.1:{free_port()}"
         self.etcd = self._process("etcd", self._etcd_command())
         self.apiserver = self._process("kube-apiserver", self._apiserver_command())
         self.kwok = self._process("kwok", self._kwok_command())
@@ -232,8 +232,8 @@ class ControlPlane:
         return [
             str(self.binaries.etcd),
             f"--data-dir={self.directory / 'etcd'}",
-            f"--listen-client-urls={self._etcd_url}",
-            f"--advertise-client-urls={self._etcd_url}",
+            f"--listen-client-urls={self.etcd_url}",
+            f"--advertise-client-urls={self.etcd_url}",
             f"--listen-peer-urls={peer}",
             f"--initial-advertise-peer-urls={peer}",
             f"--initial-cluster=default={peer}",
@@ -245,7 +245,7 @@ class ControlPlane:
         keys = self.directory / "service-accounts.pem"
         return [
             str(self.binaries.kube_apiserver),
-            f"--etcd-servers={self._etcd_url}",
+            f"--etcd-servers={self.etcd_url}",
             "--bind-address=127.0.0.1",
             f"--secure-port={self.url.rpartition(':')[2]}",
             f"--cert-dir={self._certificate.parent}",

@@ -16,6 +16,7 @@ _LIBC = ctypes.CDLL(None, use_errno=True)
 _PR_SET_PDEATHSIG = 1
 _CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+_ABSENT = Path(__file__).parent / "absent"
 
 # The kernel sends the parent-death signal when the *thread* that forked ends. So one thread, which lives as long as
 # the interpreter, does all the forking, and tests may restart a process from any thread.
@@ -124,6 +125,11 @@ class Process:
     def _signal(self, number: signal.Signals) -> None:
         self.check_alive()
         os.kill(self.pid, number)
+
+
+def environment_as_in_the_image() -> dict[str, str]:
+    """For a vramcast that starts as fast as in the image: without the development tools that slow it down."""
+    return {"PYTHONPATH": os.pathsep.join(filter(None, (str(_ABSENT), os.environ.get("PYTHONPATH"))))}
 
 
 def free_port() -> int:

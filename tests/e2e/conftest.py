@@ -17,6 +17,7 @@ from tests.controlplane import (
     ControlPlane,
     Process,
     Scheduler,
+    environment_as_in_the_image,
     eventually,
     extender,
     free_port,
@@ -67,7 +68,7 @@ def plane() -> Iterator[ControlPlane]:
 @pytest.fixture(scope="session")
 def service(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningService]:
     port = free_port()
-    environment = {"KUBECONFIG": str(plane.kubeconfig_for("vramcast", RULES))}
+    environment = {"KUBECONFIG": str(plane.kubeconfig_for("vramcast", RULES)), **environment_as_in_the_image()}
     log = tmp_path_factory.mktemp("vramcast") / "vramcast.log"
     command = [sys.executable, "-m", "vramcast", "serve", "--port", str(port)]
     running = RunningService(Process("vramcast", command, log, environment), f"http://127.0.0.1:{port}")

@@ -29,6 +29,8 @@ from vramcast.task.pod import PodRecord
 from vramcast.workers import Offload
 
 POLL_SECONDS = 1.0
+# While the Lease is ours but no renewal was seen yet, pods wait for us.
+EAGER_POLL_SECONDS = 0.2
 # kube-scheduler itself gives up after this part of the Lease (renewDeadline 10 s of leaseDuration 15 s).
 _SAFE_FRACTION = 2 / 3
 # Counts on while the machine is suspended, where the platform has such a clock.
@@ -101,6 +103,12 @@ class LeaseFollower:
             f"({self._prefix}...), or was not renewed in time"
         )
 
+    @property
+    def poll_seconds(self) -> float:
+        """How long to wait before the next poll."""
+        holds = self._lease is not None and self._lease.holder.startswith(self._prefix)
+        return EAGER_POLL_SECONDS if holds and not self.leading else POLL_SECONDS
+
     async def await_lead(self) -> None:
         if self.leading:
             return
@@ -114,15 +122,17 @@ class LeaseFollower:
     async def follow(self, take_over: TakeOver) -> None:
         """Until cancelled. `take_over` runs before the first decision of every term."""
         while True:
+            wait_seconds = POLL_SECONDS
             try:
                 await self.poll(take_over)
+                wait_seconds = self.poll_seconds
             except WorldUnavailable as error:
                 log.warning("cannot read the Lease, retrying", error=str(error))
             except Exception:
                 log.exception("defect: cannot follow the Lease, retrying")
             self._poll_now.clear()
             with suppress(TimeoutError):
-                async with asyncio.timeout(POLL_SECONDS):
+                async with asyncio.timeout(wait_seconds):
                     await self._poll_now.wait()
 
     async def poll(self, take_over: TakeOver) -> None:
