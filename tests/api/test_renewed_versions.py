@@ -146,3 +146,16 @@ def test_a_takeover_between_the_refusal_and_the_next_write_fences_that_write() -
     cluster.before_bind = take_over
     assert client.place(cluster.pod, "a").startswith("refused: ")
     assert [write.resource_version for write in cluster.writes] == ["10", "11"]
+
+
+def test_a_pod_that_changed_before_the_scheduler_saw_it_is_not_bound_as_it_was() -> None:
+    """The scheduler filters the version that it knows. The watch has already shown a newer one with another need."""
+    cluster = VersionedCluster(shared_pod("p", "3Gi"))
+    service = new_fake_service([sharing_node("a", 1)], cluster=cluster)
+    client = Client(replace(service, leadership=Elected()))
+    asked = deepcopy(cluster.pod)
+    cluster.change(metadata={"annotations": {"vramcast.dev/gpu-memory": "20Gi"}})
+    client.service.apply([PodSeen(cluster.record())])
+    asyncio.run(client.filter(asked, ["a"]))
+    assert "changed" in client.place(asked, "a")
+    assert [write.resource_version for write in cluster.writes] == ["10"]

@@ -145,9 +145,12 @@ class ClusterState:
         return replace(pod, resource_version=known.resource_version) if known and may_renew(pod, known) else pod
 
     def with_newest_version(self, pod: PodRecord) -> PodRecord:
-        """The scheduler may not have seen our latest patch of the pod yet; its Binding must name that version."""
+        """The scheduler may not have seen our latest patch of the pod yet; its Binding must name that version.
+
+        If it has not seen a new description either, the Binding must fail: it would promise what the pod needed before.
+        """
         known = self.pods.get(pod.uid)
-        if known is None or _version(known) <= _version(pod):
+        if known is None or not _is_newer_and_alike(pod, known):
             return pod
         return replace(pod, resource_version=known.resource_version, scheduling=known.scheduling)
 
@@ -251,11 +254,15 @@ def may_renew(filtered: PodRecord, newer: PodRecord) -> bool:
     writes on every pending pod. Every takeover writes another mark. A version that still has the old one is older than
     the takeover, and the API server refuses a Binding that names it from then on, however late it arrives.
     """
+    return newer.scheduling.requeued == filtered.scheduling.requeued and _is_newer_and_alike(filtered, newer)
+
+
+def _is_newer_and_alike(filtered: PodRecord, newer: PodRecord) -> bool:
+    """Still pending, with the same spec and the same description."""
     return (
         _version(newer) > _version(filtered)
         and newer.uid == filtered.uid
         and newer.node is None
-        and newer.scheduling.requeued == filtered.scheduling.requeued
         and newer.scheduling.generation == filtered.scheduling.generation
         and (newer.task, newer.ask, str(newer.invalid)) == (filtered.task, filtered.ask, str(filtered.invalid))
     )
