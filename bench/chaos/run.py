@@ -78,7 +78,11 @@ def play(plan: Plan, say: Callable[[str], None]) -> Outcome:
             run.drain()
         finally:
             load.stop()
-        return run.outcome()
+        outcome = run.outcome()
+        if outcome.failures():
+            stage.plane.keep_directory = True
+            say(f"all logs are kept in {stage.plane.directory}")
+        return outcome
 
 
 class Run:

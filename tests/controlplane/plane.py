@@ -40,7 +40,7 @@ class ControlPlane:
     ) -> None:
         self.binaries = binaries or built_binaries()
         self.directory = Path(tempfile.mkdtemp(prefix="vramcast-controlplane-"))
-        self._keep_directory = keep_directory
+        self.keep_directory = keep_directory
         self._apiserver_flags = apiserver_flags
         self._tokens = {user: secrets.token_hex(16) for user in ("admin", _SCHEDULER_USER)}
         self._api: Api | None = None
@@ -91,7 +91,7 @@ class ControlPlane:
         self.etcd.terminate(grace_seconds=1.0)
         if self._api is not None:
             self._api.close()
-        if not self._keep_directory:
+        if not self.keep_directory:
             shutil.rmtree(self.directory, ignore_errors=True)
 
     @property
