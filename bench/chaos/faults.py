@@ -69,7 +69,7 @@ def service_killed(scene: Scene) -> Over:
         for replica in killed:
             replica.service.start()
         restarted_at = time.monotonic()
-    eventually(lambda: stage.accepts_connections(leader.url), 60, f"{leader.name} to listen")
+    eventually(lambda: stage.accepts_connections(leader.url), what=f"{leader.name} to listen")
     return Over(restarted_at, time.monotonic())
 
 
@@ -203,7 +203,7 @@ def promises_edited(scene: Scene) -> Over:
     for pod in pods:
         _unless_gone(lambda name=pod.name: stage.api.delete_pod(name))  # type: ignore[misc]
     edited = {pod.uid for pod in pods}
-    eventually(lambda: not edited & {pod.uid for pod in stage.audit.pods()[1]}, 30, "the edited pods to be gone")
+    eventually(lambda: not edited & {pod.uid for pod in stage.audit.pods()[1]}, what="the edited pods to be gone")
     return Over.now()
 
 
@@ -231,7 +231,7 @@ def cluster_full(scene: Scene) -> Over:
     load.keeps_deleting = False
     try:
         full = lambda: bool(stage.audit.pods()[0]) and not stage.audit.waiting_with_room()  # noqa: E731
-        eventually(full, 120, "no pending pod to fit", interval_seconds=0.2)
+        eventually(full, what="no pending pod to fit", interval_seconds=0.2)
         scene.last(0, 3)
     finally:
         load.keeps_deleting = True

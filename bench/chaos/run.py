@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from tests.controlplane import eventually
+from tests.controlplane import PATIENCE_SECONDS, eventually
 
 from .audit import Audit
 from .faults import KINDS, Over, Scene
@@ -18,7 +18,7 @@ from .stage import Size, Stage
 # Longer than the time for which an unconfirmed Binding keeps its room (`unconfirmed_ttl_seconds`, 65 s).
 LONGEST_WAIT_SECONDS = 90.0
 BACK_SECONDS = 5.0
-_GIVE_UP_SECONDS = 60.0
+_GIVE_UP_SECONDS = PATIENCE_SECONDS
 _CHECK_SECONDS = 1.0
 
 
@@ -37,7 +37,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Injected:
-    """`back_seconds`: from the end of the fault to the next bind; infinite if there was none in a minute."""
+    """`back_seconds`: from the end of the fault to the next bind; infinite if there was none for minutes."""
 
     kind: str
     number: int

@@ -141,7 +141,7 @@ class Stage:
             conditions = [node["status"].get("conditions", ()) for node in self.api.nodes()]
             return all(any(c["type"] == "Ready" and c["status"] == "True" for c in one) for one in conditions)
 
-        eventually(all_ready, 120, "all nodes are ready", interval_seconds=0.2)
+        eventually(all_ready, what="all nodes are ready", interval_seconds=0.2)
         # Nobody needs the pods to run, and their kubelets would take the CPU of what is tested.
         self.plane.kwok.terminate()
 
@@ -175,7 +175,7 @@ class Stage:
         return str(lease["spec"].get("holderIdentity") or "")
 
     def leader(self) -> Replica:
-        leading = eventually(self._leader, 60, "a replica to hold the Lease")
+        leading = eventually(self._leader, what="a replica to hold the Lease")
         assert leading is not None
         return leading
 
@@ -184,7 +184,7 @@ class Stage:
         return next((replica for replica in self.replicas if replica.name == name), None)
 
     def await_other_holder(self, holder: str) -> None:
-        eventually(lambda: self.holder() not in ("", holder), 60, f"another holder of the Lease than {holder}")
+        eventually(lambda: self.holder() not in ("", holder), what=f"another holder of the Lease than {holder}")
 
     # --- the API server
 
@@ -194,10 +194,10 @@ class Stage:
             proxy.stop_listening()
         self.plane.apiserver.kill()
         self.plane.apiserver.start()
-        eventually(lambda: self.accepts_connections(self.plane.url), 60, "the API server to listen")
+        eventually(lambda: self.accepts_connections(self.plane.url), what="the API server to listen")
         for proxy in self.proxies:
             proxy.listen()
-        eventually(self.api.ready, 60, "the API server to be ready")
+        eventually(self.api.ready, what="the API server to be ready")
         return time.monotonic()
 
     @staticmethod

@@ -1,6 +1,6 @@
 """The short version of bench/chaos: every kind of fault twice, judged by the API server's own history.
 
-How fast it recovers depends on the machine, so only the benchmark limits that. Here recovery has a minute.
+How fast it recovers depends on the machine, so only the benchmark limits that. Here recovery has minutes.
 """
 
 from __future__ import annotations
