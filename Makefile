@@ -18,8 +18,8 @@ timed = @begin=$$(date +%s); $(2); code=$$?; \
 	printf '%-14s %5d s\n' "$(1)" $$(($$(date +%s) - begin)) | tee ".venv/$(1).time"; exit $$code
 
 .DEFAULT_GOAL := help
-.PHONY: help install run controlplane test test-units test-train test-e2e test-fast lint format dist bench chaos \
-	predictors lock clean
+.PHONY: help install run controlplane test test-computing test-units test-train test-e2e test-chart test-busy test-fast \
+	lint format dist bench chaos predictors lock clean
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -55,26 +55,42 @@ run: .venv/serve.stamp ## run the service on an embedded demo cluster with a scr
 controlplane: .venv/dev.stamp
 	$(call timed,control-plane,$(BIN)/python -m tests.controlplane build)
 
-test: lint controlplane $(TRAIN)/ready ## linters, unit tests, training tests, end-to-end tests on a real control plane
-	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target test-train test-e2e
-	@echo "time per part:" && cat .venv/lint.time .venv/control-plane.time .venv/units.time .venv/training.time .venv/end-to-end.time
+PARTS := lint control-plane units training end-to-end chart
 
-# The end-to-end tests mostly wait, so the others run next to them.
+# Three lanes: one computes, the other two mostly wait. All of them end, and the times are printed, if a test fails.
+test: ## linters, unit tests, training tests, end-to-end tests on a real control plane
+	@rm -f $(PARTS:%=.venv/%.time); begin=$$(date +%s); \
+	$(MAKE) --no-print-directory lint controlplane $(TRAIN)/ready && \
+	$(MAKE) --no-print-directory --keep-going --jobs=3 --output-sync=target test-computing test-e2e test-chart; \
+	code=$$?; echo "time per part:"; cat $(PARTS:%=.venv/%.time) 2>/dev/null; \
+	printf '%-14s %5d s\n' "all" $$(($$(date +%s) - begin)); exit $$code
+
+test-computing:
+	@$(MAKE) --no-print-directory test-units; units=$$?; $(MAKE) --no-print-directory test-train && exit $$units
+
 test-units: .venv/dev.stamp
 	$(call timed,units,$(BIN)/python -m pytest --ignore=tests/e2e --ignore=tests/chart --ignore=tests/train --ignore=tests/profiling)
 
-test-train: test-units $(TRAIN)/ready
+test-train: $(TRAIN)/ready
 	$(call timed,training,PYTHONPATH=service $(TRAIN)/bin/python -m pytest tests/train tests/profiling)
 
 test-e2e: .venv/dev.stamp
-	$(call timed,end-to-end,$(BIN)/python -m pytest tests/e2e tests/chart)
+	$(call timed,end-to-end,$(BIN)/python -m pytest tests/e2e)
+
+test-chart: .venv/dev.stamp
+	$(call timed,chart,$(BIN)/python -m pytest tests/chart)
+
+RUNS ?= 5
+
+test-busy: ## make test RUNS times (default 5) on a machine that is kept busy
+	@.ci/busy $(RUNS)
 
 test-fast: .venv/dev.stamp ## the unit tests only, without Go
 	@$(BIN)/python -m pytest -m "not e2e" --ignore=tests/train --ignore=tests/profiling
 
 lint: .venv/dev.stamp ## ruff, mypy --strict, import layers, shellcheck, actionlint
 	$(call timed,lint,$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(BIN)/lint-imports --no-cache \
-	  && $(BIN)/shellcheck .ci/run service/image/install.sh \
+	  && $(BIN)/shellcheck .ci/run .ci/busy service/image/install.sh \
 	  && $(BIN)/python -m tests.controlplane actionlint -shellcheck $(BIN)/shellcheck)
 
 format: .venv/dev.stamp ## let ruff fix and format the sources
