@@ -20,6 +20,7 @@ class Model:
     unit_bytes: int = 16 * MIB
     frozen: bool = False  # the units' weights are frozen, with adapters of `adapter_bytes`
     adapter_bytes: int = MIB
+    buffer_bytes: int = 0  # of each unit
     hidden_bytes: int = 2 * MIB
     inner_bytes: int = 4 * MIB  # what a unit saves for its own backward
     checkpointing: bool = False
@@ -41,6 +42,8 @@ class _Step:
             make(model.unit_bytes, Role.FROZEN if model.frozen else Role.WEIGHT, unit)
             if model.frozen:
                 make(model.adapter_bytes, Role.WEIGHT, unit)
+            if model.buffer_bytes:
+                make(model.buffer_bytes, Role.BUFFER, unit)
         make(model.root_bytes, Role.WEIGHT, 0)
 
     def step(self) -> None:

@@ -141,7 +141,7 @@ def test_memory_grows_by_the_same_amount_with_each_block() -> None:
 
 
 def test_a_workspace_that_the_first_block_takes_once_makes_no_difference() -> None:
-    few, many = (recorded(Model(units=units, workspace_bytes=9)) for units in (FEWEST_BLOCKS, 7))
+    few, many = (recorded(Model(units=units, workspace_bytes=9, buffer_bytes=3)) for units in (FEWEST_BLOCKS, 7))
     assert stretch(few, 7).events.tolist() == many.events.tolist()
     assert stretch(few, 7).sizes.tolist() == many.sizes.tolist()
 

@@ -19,8 +19,6 @@ import numpy as np
 from vramcast.forecast.tape import Mark, Moment, Role, Tape
 
 MAIN, GATHER, REDUCE = 0, 1, 2  # streams
-# Both FSDP's rate limiter and ZeRO-3's fetch events let two gathers be in flight.
-_IN_FLIGHT = 2
 
 
 class Scheme(StrEnum):
@@ -78,6 +76,8 @@ class TapeWriter:
 
 class RankView:
     """Copies the tape. Subclasses override `loaded`, `at`, `made` and `freed`."""
+
+    in_flight_limit = 2  # gathers that the host issues before it waits for the GPU; FSDP's rate limiter allows two
 
     def __init__(self, tape: Tape, *, ahead: bool) -> None:
         self.source = tape
@@ -139,9 +139,9 @@ class RankView:
             self.write.free(number)
 
     def in_flight(self) -> None:
-        """Another gather is about to be issued: the host waits until no more than two are in flight."""
+        """Another gather is about to be issued: the host waits if too many are in flight."""
         self._late.append([])
-        while len(self._late) > _IN_FLIGHT:
+        while len(self._late) > self.in_flight_limit:
             self._release(self._late.popleft())
 
     def wait_for_gpu(self) -> None:

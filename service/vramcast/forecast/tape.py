@@ -57,7 +57,9 @@ def _no_streams() -> NDArray[np.uint8]:
 class Tape:
     sizes: NDArray[np.int64]  # (storages,) bytes as asked for, not rounded
     roles: NDArray[np.uint8]  # (storages,)
-    units: NDArray[np.int16]  # (storages,) of weights and gradients: 0 the root, 1.. the repeated blocks; -1 others
+    units: NDArray[
+        np.int16
+    ]  # (storages,) of weights, gradients, blocks' buffers: 0 the root, 1.. the repeated blocks; -1 others
     events: NDArray[np.int32]  # (events,) n >= 0: storage n is made (0, 1, 2 ... in order); ~n: storage n is freed
     marks: tuple[Mark, ...]  # in order
     # (storages,) the CUDA stream that each storage is made on; empty: all on the default stream, 0

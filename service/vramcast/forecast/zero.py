@@ -35,7 +35,8 @@ class _ZeroView(RankView):
         self.elements = int(trained.sum()) // _HALF
         self.largest = int(trained.max(initial=0)) // _HALF
         self.owned = share(self.elements, plan.ranks)
-        self.filled = 0  # elements in the bucket
+        self.bucket: list[int] = []  # elements of the gradients in it
+        self.filled = 0  # their sum
         self.waiting: list[int] = []  # gradients too large for the bucket
 
     def make_masters(self) -> None:
@@ -51,6 +52,7 @@ class _ZeroView(RankView):
         if self.filled and self.filled + elements > self.plan.bucket_elements:
             self.reduce()
         self.filled += elements
+        self.bucket.append(elements)
         if elements > self.plan.bucket_elements:
             self.waiting.append(number)
         else:
@@ -76,7 +78,8 @@ class ReplicatedZeroView(_ZeroView):
 
     def __init__(self, tape: Tape, plan: Plan, *, ahead: bool) -> None:
         super().__init__(tape, plan, ahead=ahead)
-        self._bucket: int | None = None
+        self._buffer: int | None = None  # of the bucket
+        self._reduced = 0  # elements in this backward pass
         self._own: int | None = None  # the rank's own part of the gradients
         self._whole: list[int] = []  # stage 1 keeps all gradients until the update
 
@@ -101,22 +104,28 @@ class ReplicatedZeroView(_ZeroView):
             self._before_update()
         super().at(mark)
         if mark.moment is Moment.BACKWARD:
-            self._bucket = self.write.make(_HALF * self.plan.bucket_elements, Role.WORKSPACE)
+            self._reduced = 0
+            self._buffer = self.write.make(_HALF * self.plan.bucket_elements, Role.WORKSPACE)
         elif mark.moment is Moment.UPDATE:
             self._after_update()
 
     def reduce(self) -> None:
-        self.temporary(_HALF * self.filled)
-        largest = min(self.largest, self.filled, self.owned)
-        if self.plan.offload:  # what the rank owns leaves for the host, after its norm and a look for infinities
-            self.temporary(_DOUBLE * largest)
-            self._look_for_infinities(largest)
-            self.temporary(_SINGLE * largest)
-        elif self._own is None:
+        """Gradients come last parameters first. This is the last rank, which owns those: it has the highest peak."""
+        before, self._reduced = self._reduced, self._reduced + self.filled
+        if before // self.owned != (self._reduced - 1) // self.owned:
+            self.temporary(_HALF * self.filled)  # slices of two owners are concatenated
+        if before < self.owned and self.plan.offload:
+            # What the rank owns leaves for the host, after its norm and a look for infinities.
+            for elements in self.bucket:
+                self.temporary(_DOUBLE * elements)
+                self._look_for_infinities(elements)
+                self.temporary(_SINGLE * elements)
+        elif self._own is None and not self.plan.offload:
             self._own = self.write.make(_HALF * self.owned, Role.GRADIENT)
         for number in self.waiting:
             self.write.free(number)
         self.waiting.clear()
+        self.bucket.clear()
         self.filled = 0
 
     def _look_for_infinities(self, elements: int) -> None:
@@ -127,9 +136,9 @@ class ReplicatedZeroView(_ZeroView):
             self.filled = min(self.elements, self.plan.bucket_elements)
         if self.filled:
             self.reduce()
-        if self._bucket is not None:
-            self.write.free(self._bucket)
-            self._bucket = None
+        if self._buffer is not None:
+            self.write.free(self._buffer)
+            self._buffer = None
         self.wait_for_gpu()
         if self._own is None:
             return
@@ -236,6 +245,9 @@ class ShardedZeroView(_ZeroView):
     def _gather(self, name: int) -> None:
         self.in_flight()
         part = self._parts[name]
+        if self.plan.ranks == 1:  # the shard is the whole
+            part.live = []
+            return
         part.live = [
             self.write.make(size, Role.WORKSPACE, max(_ROOT, name), GATHER)
             for size in part.sizes
@@ -262,8 +274,10 @@ class ShardedZeroView(_ZeroView):
         self.free_late(gradient)  # the stream that reduces has yet to read it
 
     def reduce(self) -> None:
-        if self.plan.ranks > 1 or self.filled <= self.plan.bucket_elements:
+        self.in_flight()
+        if len(self.bucket) > 1:  # one gradient alone is reduced where it is
             self.free_late(self.write.make(_HALF * self.filled, Role.TEMPORARY, stream=REDUCE))
+        self.bucket.clear()
         for number in self.waiting:
             self.free_late(number)
         self.waiting.clear()

@@ -93,6 +93,19 @@ def test_a_block_has_its_gradients_when_its_backward_is_left(tape: Tape) -> None
         assert max(made) < mark.event
 
 
+def test_a_buffer_belongs_to_its_block() -> None:
+    def build() -> nn.Module:
+        model = Tower()
+        for number, block in enumerate(model.blocks, start=1):
+            block.register_buffer("scales", torch.zeros(number))
+        return model
+
+    tape = record_model(build, sequences(), Settings())
+    buffers = tape.roles == Role.BUFFER
+    assert tape.units[buffers].tolist() == list(range(1, LAYERS + 1))
+    assert tape.sizes[buffers].tolist() == [4 * number for number in range(1, LAYERS + 1)]
+
+
 def test_blocks_own_equal_shares_of_the_weights_and_the_root_owns_the_rest(tape: Tape) -> None:
     weights = tape.roles == Role.WEIGHT
     shares = [int(tape.sizes[weights & (tape.units == unit)].sum()) for unit in range(LAYERS + 1)]

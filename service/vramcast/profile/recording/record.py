@@ -132,7 +132,8 @@ class _Run:
 def note_load(tracker: Tracker, model: nn.Module, numbers: dict[int, int]) -> None:
     """Weights and buffers, in the order in which `model.to(device)` moves them."""
     for tensor, role in _loaded(model):
-        tracker.note(tensor, role, numbers.get(id(tensor), 0) if role is not Role.BUFFER else -1)
+        number = numbers.get(id(tensor), 0)
+        tracker.note(tensor, role, number if number or role is not Role.BUFFER else -1)
 
 
 def _loaded(module: nn.Module) -> Iterator[tuple[Tensor, Role]]:
