@@ -16,11 +16,14 @@ from vramcast.profile.recording.attention import set_attention
 from vramcast.profile.recording.checkpointing import enable_checkpointing
 from vramcast.profile.recording.emulation import collect, collecting_at_steps, like_cuda
 from vramcast.profile.recording.errors import Unrecordable, explained
+from vramcast.profile.recording.fused import chunked_loss, fuse_modules, fused_functions, has_head
+from vramcast.profile.recording.lora import add_lora, output_layer, require_input_gradients
 from vramcast.profile.recording.optimizers import make_optimizer
+from vramcast.profile.recording.quantized import quantize, upcast_rest
 from vramcast.profile.recording.settings import Settings
 from vramcast.profile.recording.tracking import Tracker
 from vramcast.profile.recording.units import UnitMarks, Units, find_units, unit_numbers
-from vramcast.task.vocabulary import Precision
+from vramcast.task.vocabulary import Kernels, Precision, Quantization
 
 STEPS = 3
 Batch = Any  # tensors in tuples, lists and dictionaries
@@ -47,9 +50,20 @@ def prepared(model: nn.Module, settings: Settings) -> tuple[nn.Module, Units]:
         model = model.to(dtype)
     set_attention(model, settings.attention)
     units = find_units(model)
+    if settings.kernels is not Kernels.NONE:
+        fuse_modules(model, activations=settings.kernels is Kernels.LIGER and settings.fused_activations)
+    if settings.quantization is not Quantization.NONE:
+        model.requires_grad_(False)
+        quantize(model, settings.quantization, output_layer(model))
+        if settings.upcast:
+            upcast_rest(model)
     if settings.inference:
         return model.eval().requires_grad_(False), units
+    if settings.lora_rank is not None:
+        add_lora(model, settings.lora_rank, settings.lora_targets, settings.lora_dropout)
     if settings.gradient_checkpointing:
+        if settings.lora_rank is not None:
+            require_input_gradients(model)
         enable_checkpointing(model, units, reentrant=settings.reentrant)
     return model.train(), units
 
@@ -70,7 +84,7 @@ class _Run:
         settings = self._settings
         note_load(self._tracker, self.model, self._numbers)
         trained = [weight for weight in self.model.parameters() if weight.requires_grad]
-        with self._tracker, self._marks.hooked():
+        with fused_functions(self.model, settings.kernels), self._tracker, self._marks.hooked():
             if settings.optimizer is not None and trained:
                 self._optimizer = make_optimizer(settings.optimizer, trained, fused=settings.fused_optimizer)
                 assign_states(self._tracker, self._optimizer)
@@ -122,6 +136,8 @@ class _Run:
         for leaf in tree_leaves(batch):
             if isinstance(leaf, Tensor):
                 self._tracker.note(leaf, Role.INPUT)
+        if self._settings.kernels is Kernels.LIGER and has_head(self.model):
+            return batch, chunked_loss
         return batch, loss_of
 
     def _autocast(self) -> Any:

@@ -22,6 +22,7 @@ class Settings:
     quantization: Quantization = Quantization.NONE
     upcast: bool = False  # PEFT's prepare_model_for_kbit_training: embeddings, norms and head in fp32
     kernels: Kernels = Kernels.NONE
+    fused_activations: bool = True  # with Liger's kernels: gate and product in one
     optimizer: Optimizer | None = None  # None leaves the update open, for `forecast/update.py`
     fused_optimizer: bool = False
     accumulation: int = 1  # micro-batches in a step
