@@ -149,3 +149,38 @@ def test_a_pod_without_gpus_is_not_tracked_and_an_invalid_one_raises() -> None:
     assert state.demand(plain) is None
     with pytest.raises(InvalidTask):
         state.demand(read_pod(PodUid("b"), "ml", "b", {PREFIX + "typo": "1"}, ()))
+
+
+@pytest.mark.parametrize(
+    ("replicated", "assignment", "left"),
+    [
+        (True, "300Mi on 0", [700, 1000]),
+        (True, "300Mi on 1", [700, 700]),
+        (True, "500Mi on 0", [500, 1000]),
+        (True, "1Mi on 0", [700, 1000]),
+        (False, "500Mi on 1", [700, 1000]),
+    ],
+    ids=["our own Binding", "another GPU", "another need", "smaller need", "only replica"],
+)
+def test_an_unconfirmed_promise_and_another_assignment_on_the_same_node_both_count(
+    replicated: bool, assignment: str, left: list[int]
+) -> None:
+    """Another replica may have bound the pod meanwhile, or our own Binding came through and was edited."""
+    state = ClusterState(Ledger(), GivenForecaster(), replicated=replicated)
+    apply(state, [NodeSeen(sharing_node("n1", 1000, 1000)), PodSeen(shared_pod("a", 300))])
+    demand = state.demand(shared_pod("a", 300))
+    assert demand is not None
+    promise = state.ledger.assign(demand, N1, 0.0)
+    assert isinstance(promise, Promise)
+    assert promise.gpu_indices == (0,)
+    state.ledger.leave_unconfirmed(promise, 1.0)
+
+    memory, _, index = assignment.partition(" on ")
+    written = {Written.RESERVED_MEMORY.value: memory, Written.GPU_INDICES.value: index}
+    asked = {PREFIX + "share": "true", PREFIX + "gpu-memory": "300Mi"}
+    apply(state, [PodSeen(read_pod(PodUid("a"), "ml", "a", {**asked, **written}, (), N1))])
+    assert room(state.ledger, "n1") == left
+    state.ledger.withdraw(promise)
+    assert room(state.ledger, "n1") == left
+    apply(state, [PodGone(PodUid("a"))])
+    assert room(state.ledger, "n1") == [1000, 1000]

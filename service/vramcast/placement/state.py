@@ -15,7 +15,7 @@ from vramcast.placement import changes
 from vramcast.placement.board import MAX_MIB
 from vramcast.placement.ledger import Ledger
 from vramcast.placement.promises import Demand, Promise, State
-from vramcast.task.pod import NO_METADATA, Ask, Pod, PodRecord, to_record
+from vramcast.task.pod import NO_METADATA, Ask, Assignment, Pod, PodRecord, to_record
 from vramcast.task.task import Task, TaskKey, task_fingerprint, task_key
 from vramcast.task.vocabulary import Level
 
@@ -30,8 +30,18 @@ _LONGEST_PAUSE_SECONDS = 120.0
 class ClusterState:
     """Belongs to one thread."""
 
-    def __init__(self, ledger: Ledger, forecaster: Forecaster, floors_mib: Mapping[TaskKey, int] | None = None) -> None:
-        """`floors_mib`: the least that a task may get, because it ran out of memory before."""
+    def __init__(
+        self,
+        ledger: Ledger,
+        forecaster: Forecaster,
+        floors_mib: Mapping[TaskKey, int] | None = None,
+        *,
+        replicated: bool = False,
+    ) -> None:
+        """`floors_mib`: the least that a task may get, because it ran out of memory before.
+
+        `replicated`: another replica may bind the pods that this one has tried to bind.
+        """
         self.ledger = ledger
         self.pods: dict[PodUid, PodRecord] = {}
         self.unschedulable = UnschedulablePods()
@@ -44,6 +54,7 @@ class ClusterState:
         self.pods_listed = False
         self._last_list = changes.PodsListed(frozenset(), float("-inf"))
         self._being_placed: dict[PodUid, PodRecord] = {}
+        self._replicated = replicated
         self._forecaster = forecaster
         self._floors_mib: Mapping[TaskKey, int] = floors_mib if floors_mib is not None else {}
 
@@ -205,6 +216,8 @@ class ClusterState:
             return
         own = next((p for p in self.ledger.promises_on(node) if p.uid == pod.uid), None)
         if own is not None and (own.state is State.BOUND or own.attempt):
+            if self._replicated and own.state is not State.BOUND:
+                own = _with(own, pod.assignment)
             # What our Binding wrote counts, whatever the annotations say by now.
             self.ledger.promise(replace(own, state=State.BOUND, made_at=max(own.made_at, _made_at(read_at))))
             return
@@ -265,6 +278,21 @@ def _is_newer_and_alike(filtered: PodRecord, newer: PodRecord) -> bool:
         and newer.node is None
         and newer.scheduling.generation == filtered.scheduling.generation
         and (newer.task, newer.ask, str(newer.invalid)) == (filtered.task, filtered.ask, str(filtered.invalid))
+    )
+
+
+def _with(own: Promise, shown: Assignment | None) -> Promise:
+    """What our attempt would take, and what the bound pod shows.
+
+    They differ if another replica has bound the pod after our attempt lost its answer, or if the annotations were
+    edited. Which one cannot be told, so both count until the pod is gone.
+    """
+    if shown is None:
+        return own
+    return replace(
+        own,
+        need_mib=max(own.need_mib or 0, shown.reserved_mib),
+        gpu_indices=tuple(sorted({*own.gpu_indices, *shown.gpu_indices})),
     )
 
 
