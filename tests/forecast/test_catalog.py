@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.forecast.parameters import pinned
 from vramcast.errors import InvalidTask
 from vramcast.forecast.catalog import Catalog, CatalogUnusable, builtin_catalog, read_catalog
 from vramcast.forecast.forecast import Forecast
@@ -42,6 +43,13 @@ def forecast(**settings: str) -> Forecast:
         ("hf/Qwen/Qwen2.5-7B", 7_615_616_512),
         ("hf/t5-small", 60_506_624),
         ("diffusers/stable-diffusion-v1-5", 859_520_964),
+        ("meta-llama/Llama-3.1-8B-Instruct", 8_030_261_248),
+        ("deepseek-ai/DeepSeek-R1-Distill-Llama-8B", 8_030_261_248),
+        ("mistralai/Mixtral-8x7B-Instruct-v0.1", 46_702_792_704),
+        ("openai/gpt-oss-20b", 20_914_757_184),
+        ("black-forest-labs/FLUX.1-dev", 11_901_408_320),
+        ("tf_efficientnet_b0_ns", 5_288_548),
+        ("yolov8n.pt", 3_157_200),
     ],
 )
 def test_a_model_is_found_as_its_source_spells_it(catalog: Catalog, name: str, parameters: int) -> None:
@@ -54,8 +62,12 @@ def test_a_model_is_found_as_its_source_spells_it(catalog: Catalog, name: str, p
     "part",
     ["hf/bert-", "hf/roberta-", "hf/distilbert-", "hf/gpt2", "hf/opt-", "hf/gpt-neo-", "hf/t5-", "hf/llama-2-",
      "hf/llama-3", "hf/qwen2-", "hf/qwen2.5-", "hf/qwen3-", "hf/mistral-", "hf/gemma-", "hf/phi-", "hf/vit-",
-     "hf/clip-", "hf/whisper-", "diffusers/stable-diffusion-", "torchvision/fcn_",
-     "torchvision/maskrcnn_", "timm/convnext_"],
+     "hf/clip-", "hf/whisper-", "hf/mixtral-", "hf/qwen3-30b-a3b", "hf/gpt-oss-", "hf/deepseek-v2-lite",
+     "hf/gemma-3-", "hf/qwen2.5-vl-", "hf/qwen3-vl-", "hf/llava-", "hf/llama-3.2-11b-vision", "hf/smollm",
+     "hf/modernbert-", "hf/siglip-", "hf/dinov2-", "hf/dinov3-", "hf/sam-", "hf/wav2vec2-",
+     "diffusers/stable-diffusion-", "diffusers/stable-diffusion-3", "diffusers/flux.1-", "diffusers/flux.2-",
+     "diffusers/wan", "diffusers/cogvideox-", "ultralytics/yolov8", "torchvision/fcn_", "torchvision/maskrcnn_",
+     "timm/convnext_"],
 )  # fmt: skip
 def test_every_documented_family_is_in_the_catalog(catalog: Catalog, part: str) -> None:
     assert any(line.name.lower().startswith(part) for line in catalog.lines())
@@ -136,9 +148,17 @@ def test_more_pixels_and_more_tokens_never_need_less() -> None:
         assert needs == sorted(needs)
 
 
-def test_a_search_matches_all_words(catalog: Catalog) -> None:
-    found = [line.name for line in catalog.lines("hf/ qwen2.5 7b")]
-    assert found == ["hf/Qwen2.5-7B"]
+def test_a_search_matches_all_words_in_any_name_of_a_model(catalog: Catalog) -> None:
+    assert [line.name for line in catalog.lines("hf/ qwen2.5-v 7b")] == ["hf/Qwen2.5-VL-7B-Instruct"]
+    assert [line.name for line in catalog.lines("hf/ llama-3.1 8b instruct")] == ["hf/Llama-3.1-8B"]
+
+
+def test_every_models_size_is_pinned(catalog: Catalog) -> None:
+    counts = pinned()
+    assert {line.name: line.parameters for line in catalog.lines()} == {
+        name: one.parameters for name, one in counts.items()
+    }
+    assert sum(one.published for one in counts.values()) >= 180
 
 
 def test_a_damaged_or_missing_catalog_is_a_clear_error(tmp_path: Path) -> None:

@@ -50,6 +50,7 @@ def _input(line: Line) -> str:
 def _json(line: Line) -> dict[str, Any]:
     return {
         "model": line.name,
+        "also": line.also,
         "architecture": line.family,
         "parameters": line.parameters,
         "layers": line.layers,
@@ -67,8 +68,8 @@ def parse_shard(text: str) -> tuple[int, int]:
     return int(number) - 1, int(count)
 
 
-def run_build(out: Path, search: str, shard: str) -> None:
-    """Traces every model whose name contains the words. Continues where an interrupted call stopped."""
+def run_build(out: Path, search: str, shard: str, *, again: bool) -> None:
+    """Traces the models whose names contain the words. Continues where an interrupted call stopped."""
     # Imported here, because torch and the model libraries are an extra.
     from vramcast.profile.building import build_catalog  # noqa: PLC0415
     from vramcast.profile.sources import all_sources  # noqa: PLC0415
@@ -77,8 +78,10 @@ def run_build(out: Path, search: str, shard: str) -> None:
     at, count = parse_shard(shard)
     progress = Progress()
     words = search.lower().split()
-    sources = [source for source in all_sources() if all(word in source.name.lower() for word in words)]
-    mine = list(islice(sources, at, None, count))
-    missing = build_catalog(out, sources, progress.over(mine, "tracing"), progress.say)
-    state = f"{out} has {len(sources)} models" if not missing else f"{missing} models are not traced yet"
-    progress.say(f"{state}; parts are in {out.with_suffix('.parts')}")
+    sources = list(all_sources())
+    chosen = [source for source in sources if all(word in source.name.lower() for word in words)]
+    mine = list(islice(chosen, at, None, count))
+    built = build_catalog(out, sources, progress.over(mine, "tracing"), progress.say, again=again)
+    progress.say(f"{out} has {built.models} models; {built.missing} are not traced yet, {len(built.failed)} cannot be")
+    if built.failed:
+        progress.say(f"why is in {out.with_suffix('.parts')}: {', '.join(built.failed)}")

@@ -134,8 +134,9 @@ def profile(
 def catalog(
     search: Annotated[str, typer.Argument(metavar="[SEARCH]", help="Words in the model's name.")] = "",
     build: Annotated[
-        Path | None, typer.Option(metavar="OUT", help="Trace the models and write a new catalog (extra: catalog).")
+        Path | None, typer.Option(metavar="OUT", help="Trace the models that OUT lacks and add them (extra: catalog).")
     ] = None,
+    again: Annotated[bool, typer.Option("--again", help="With --build: also trace what OUT already has.")] = False,
     shard: Annotated[str, typer.Option(metavar="I/N", help="With --build: trace only part I of N.")] = "1/1",
     output: Output = "table",
 ) -> None:
@@ -148,7 +149,7 @@ def catalog(
     from vramcast.cli.catalog import run_build, run_catalog
 
     if build is not None:
-        run_build(build, search, shard)
+        run_build(build, search, shard, again=again)
     else:
         run_catalog(search, output)
 

@@ -15,28 +15,27 @@ import math
 import struct
 import threading
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from vramcast.errors import FieldError, InvalidTask, WorldUnavailable
 from vramcast.forecast.description import Description, parse_profile, unfold_layers
+from vramcast.forecast.model_names import SOURCES, ModelNames
 from vramcast.task.vocabulary import PREFIX
 
 FILE = "catalog.bin"
 MAGIC = b"vramcast catalog 2\n"
 _LENGTH = struct.Struct("<I")
-_NEAREST = 4
 # The exponents are only valid near the traced size.
 _MOST_GROWTH = 4096.0
 # An entry's layer has one field more than a profile's: the index of its exponents in `growths`.
 _GROWTH = 9
 _TOTALS = ("kept", "fused", "largest")
 _CACHE_SIZE = 1024
-SOURCES = ("timm", "torchvision", "hf", "diffusers")
+_IN_INDEX = ("summary", "also")
 
 
 class CatalogUnusable(WorldUnavailable):
@@ -56,6 +55,7 @@ class Line:
     sequence_length: int | None
     start: int
     length: int
+    also: tuple[str, ...] = ()  # bare names of models that have the same network
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ class Catalog:
     def __init__(self, lines: Mapping[str, Line], entries: bytes) -> None:
         self._lines = lines
         self._entries = entries
-        self._by_plain_name = {plain(name): name for name in lines}
+        self._names = ModelNames((line.name, line.also) for line in lines.values())
         self._by_layers: dict[int, list[Line]] = {}
         for line in lines.values():
             self._by_layers.setdefault(line.layers, []).append(line)
@@ -81,28 +81,29 @@ class Catalog:
         return len(self._lines)
 
     def lines(self, search: str = "") -> Iterator[Line]:
-        """Every model whose name contains all the words."""
+        """Every model that has a name which contains all the words."""
         words = search.lower().split()
-        return (line for name, line in self._lines.items() if all(word in name.lower() for word in words))
+        for line in self._lines.values():
+            source = line.name.partition("/")[0]
+            if any(all(word in name.lower() for word in words) for name in (line.name, *_full(source, line.also))):
+                yield line
 
     def find(self, name: str) -> Line | None:
-        """Ignores case, a timm tag and the hub organization."""
+        """By any spelling, see model_names.py."""
         known = self._lines.get(name)
-        return known if known is not None else self._lines.get(self._by_plain_name.get(plain(name), ""))
+        return known if known is not None else self._lines.get(self._names.find(name) or "")
+
+    def line(self, name: str) -> Line | None:
+        """By its full name only."""
+        return self._lines.get(name)
 
     def with_layers(self, count: int) -> Sequence[Line]:
         """Every model with this many layers."""
         return self._by_layers.get(count, ())
 
     def nearest(self, name: str) -> list[str]:
-        """Names to suggest, starting with the same model from another source."""
-        wanted = plain(name)
-        bare = wanted.rsplit("/", maxsplit=1)[-1]
-        same = [full for at, full in self._by_plain_name.items() if at.rsplit("/", maxsplit=1)[-1] == bare]
-        near = get_close_matches(wanted, self._by_plain_name, n=_NEAREST, cutoff=0.6)
-        prefix = wanted.partition("/")[0]
-        own = [at for at in self._by_plain_name if at.startswith(f"{prefix}/{bare}")][:_NEAREST]
-        return list(dict.fromkeys([*same, *(self._by_plain_name[at] for at in [*near, *own])]))[:_NEAREST]
+        """Names to suggest."""
+        return self._names.nearest(name)
 
     def describe(self, name: str, input_size: tuple[int, ...] | None, sequence_length: int | None) -> Named:
         """Raises InvalidTask, which names the annotation and suggests names for an unknown model."""
@@ -126,9 +127,15 @@ class Catalog:
         return profile | {name: size for name, size in sizes.items() if size is not None}
 
     def entry(self, line: Line) -> dict[str, Any]:
-        entry = json.loads(zlib.decompress(self._entries[line.start : line.start + line.length]))
-        entry["layers"] = unfold_layers(entry["layers"])
-        return dict(entry)
+        entry = self._stored(line)
+        return entry | {"layers": unfold_layers(entry["layers"])}
+
+    def written(self, line: Line) -> dict[str, Any]:
+        """As `write_catalog` takes it."""
+        return self._stored(line) | {"summary": [line.layers, line.activations], "also": line.also}
+
+    def _stored(self, line: Line) -> dict[str, Any]:
+        return dict(json.loads(zlib.decompress(self._entries[line.start : line.start + line.length])))
 
     def _known(self, name: str) -> Line:
         line = self.find(name)
@@ -179,23 +186,20 @@ def _ratio(line: Line, shape: tuple[int, ...] | None, tokens: int | None) -> flo
     return math.prod(shape[1:]) / math.prod(line.input_shape[1:])
 
 
-def plain(name: str) -> str:
-    """`hf/meta-llama/Llama-2-7b-hf` and `timm/resnet50.a1_in1k` without organization and tag, in lower case."""
-    source, _, rest = name.strip().lower().partition("/")
-    bare = rest.rsplit("/", maxsplit=1)[-1]
-    if source == "timm":
-        bare = bare.partition(".")[0]
-    return f"{source}/{bare}"
+def _full(source: str, bare: Iterable[str]) -> Iterator[str]:
+    return (f"{source}/{name}" for name in bare)
 
 
 def write_catalog(path: Path, entries: Mapping[str, Mapping[str, Any]]) -> None:
-    """Each entry needs a `summary` (layers, activations) for the index; its layers may be folded."""
+    """Each entry needs a `summary` (layers, activations) for the index, and may have other names; its layers may be
+    folded.
+    """
     index, blobs, start = [], [], 0
     for name, entry in sorted(entries.items()):
-        blob = zlib.compress(json.dumps({k: v for k, v in entry.items() if k != "summary"}).encode(), 9)
+        blob = zlib.compress(json.dumps({k: v for k, v in entry.items() if k not in _IN_INDEX}).encode(), 9)
         shape, tokens = entry.get("input_shape"), entry.get("sequence_length")
         totals = [entry["parameters"], *entry["summary"]]
-        index.append([name, entry["family"], *totals, shape, tokens, start, len(blob)])
+        index.append([name, entry["family"], *totals, shape, tokens, start, len(blob), list(entry.get("also", ()))])
         blobs.append(blob)
         start += len(blob)
     packed = zlib.compress(json.dumps(index, separators=(",", ":")).encode(), 9)
@@ -219,9 +223,9 @@ def read_catalog(path: Path) -> Catalog:
 
 
 def _line(row: list[Any]) -> Line:
-    name, family, parameters, layers, activations, shape, tokens, start, length = row
+    name, family, parameters, layers, activations, shape, tokens, start, length, *also = row
     input_shape = tuple(shape) if shape else None
-    return Line(name, family, parameters, layers, activations, input_shape, tokens, start, length)
+    return Line(name, family, parameters, layers, activations, input_shape, tokens, start, length, tuple(*also))
 
 
 @lru_cache(maxsize=1)

@@ -1,7 +1,7 @@
 """Builds the catalog: traces every source at its sizes, and collects the results in one file.
 
-Each source's result is a file of its own until all are done, so an interrupted build can resume and several processes
-can share the work.
+Each source's result is a file of its own as soon as it is known, so an interrupted build can resume and several
+processes can share the work. What the catalog already has is not traced again unless it is asked for.
 """
 
 from __future__ import annotations
@@ -9,15 +9,16 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from vramcast.forecast.catalog import write_catalog
+from vramcast.forecast.catalog import Line, read_catalog, write_catalog
 from vramcast.forecast.description import fold_layers, parse_profile
 from vramcast.forecast.summary import summarize
 from vramcast.profile.inputs import make_call
@@ -29,58 +30,90 @@ Say = Callable[[str], None]
 _FAILED = ".failed"
 
 
-def build_catalog(out: Path, sources: Sequence[ModelSource], work: Iterator[ModelSource], say: Say) -> int:
-    """Traces the sources in `work`, and writes the catalog once no source is missing. Returns how many are missing."""
-    parts = out.with_suffix(".parts")
-    parts.mkdir(parents=True, exist_ok=True)
+@dataclass(frozen=True, slots=True)
+class Built:
+    """What a build left: models in the catalog, models still to trace, and models that cannot be traced."""
+
+    models: int
+    missing: int
+    failed: tuple[str, ...]
+
+
+def build_catalog(
+    out: Path, sources: Sequence[ModelSource], work: Iterable[ModelSource], say: Say, *, again: bool = False
+) -> Built:
+    """Traces the sources in `work` that neither the catalog nor a part has; `again`: all of them.
+
+    Writes the catalog with every source that was ever traced.
+    """
+    parts = Parts(out.with_suffix(".parts"), out)
     with _quick_shapes():
         for source in work:
-            _build_part(parts, source, say)
-    missing = [source for source in sources if not _part(parts, source).exists() and not _failed(parts, source)]
-    if not missing:
-        write_catalog(out, {source.name: entry for source in sources if (entry := _read_part(parts, source))})
-    return len(missing)
+            if again or not parts.has(source):
+                parts.build(source, say)
+    entries = {source.name: entry for source in sources if (entry := parts.entry(source)) is not None}
+    if entries:
+        half = out.with_suffix(f".{os.getpid()}")
+        write_catalog(half, entries)
+        half.replace(out)
+    failed = tuple(source.name for source in sources if source.name not in entries and parts.failed(source))
+    return Built(len(entries), len(sources) - len(entries) - len(failed), failed)
 
 
-def _build_part(parts: Path, source: ModelSource, say: Say) -> None:
-    path = _part(parts, source)
-    if path.exists() or _failed(parts, source):
-        return
-    try:
-        text = json.dumps(make_entry(source), separators=(",", ":"))
-    except Exception as error:
-        first = str(error).split("\n", maxsplit=1)[0]
-        say(f"skipping {source.name}: {type(error).__name__}: {first}")
-        path.with_suffix(_FAILED).write_text(f"{type(error).__name__}: {error}")
-        return
-    half = path.with_suffix(f".{os.getpid()}")
-    half.write_text(text)
-    half.replace(path)
+class Parts:
+    """Each source's result: a file of its own, or else its entry in the catalog that is to be replaced."""
 
+    def __init__(self, folder: Path, catalog: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self._folder = folder
+        self._known = read_catalog(catalog) if catalog.exists() else None
 
-def _part(parts: Path, source: ModelSource) -> Path:
-    return parts / f"{source.name.replace('/', '@')}~.json"
+    def has(self, source: ModelSource) -> bool:
+        return self._path(source).exists() or self.failed(source) or self._line(source) is not None
 
+    def failed(self, source: ModelSource) -> bool:
+        return self._path(source).with_suffix(_FAILED).exists()
 
-def _failed(parts: Path, source: ModelSource) -> bool:
-    return _part(parts, source).with_suffix(_FAILED).exists()
+    def build(self, source: ModelSource, say: Say) -> None:
+        path = self._path(source)
+        try:
+            text = json.dumps(make_entry(source), separators=(",", ":"))
+        except Exception as error:
+            first = str(error).split("\n", maxsplit=1)[0]
+            say(f"skipping {source.name}: {type(error).__name__}: {first}")
+            path.with_suffix(_FAILED).write_text(f"{type(error).__name__}: {error}")
+            return
+        half = path.with_suffix(f".{os.getpid()}")
+        half.write_text(text)
+        half.replace(path)
+        path.with_suffix(_FAILED).unlink(missing_ok=True)
 
+    def entry(self, source: ModelSource) -> dict[str, Any] | None:
+        path, line = self._path(source), self._line(source)
+        if path.exists():
+            return dict(json.loads(path.read_text())) | {"also": source.also}
+        if self._known is None or line is None:
+            return None
+        return self._known.written(line) | {"also": source.also}
 
-def _read_part(parts: Path, source: ModelSource) -> dict[str, Any] | None:
-    path = _part(parts, source)
-    return dict(json.loads(path.read_text())) if path.exists() else None
+    def _path(self, source: ModelSource) -> Path:
+        return self._folder / f"{source.name.replace('/', '@')}~.json"
+
+    def _line(self, source: ModelSource) -> Line | None:
+        """Under exactly this name: an alias may be another network's by now."""
+        return self._known.line(source.name) if self._known is not None else None
 
 
 def make_entry(source: ModelSource) -> dict[str, Any]:
     """The profile at the base size, the totals at every size, and each layer's exponents."""
     device = "cpu" if source.real else "meta"
-    model = _make(source, source.base, device)
+    model = build_network(source, source.base, device)
     seen = _trace(model, source, source.base, device)
     profile = make_profile(model, seen, source.inputs(source.base), source.name)
     if source.tokens:
         profile.pop("input_shape", None)
     others = [] if _only_area_counts(model, source, seen) else _other_sizes(model, source, device)
-    totals = [_totals(seen, 1.0), *(_totals(other, _ratio(source, size)) for size, other in others)]
+    totals = [_totals(seen, 1.0), *(_totals(other, source.growth(size)) for size, other in others)]
     growths, places = _growths(source, seen, others)
     layers = [[*layer, place] for layer, place in zip(seen.layers, places, strict=True)]
     summary = summarize(parse_profile(profile))
@@ -99,12 +132,12 @@ def make_entry(source: ModelSource) -> dict[str, Any]:
 def profile_at(source: ModelSource, size: int) -> dict[str, Any]:
     """A trace at exactly this size, to check the catalog's scaling against."""
     device = "cpu" if source.real else "meta"
-    model = _make(source, source.base, device)
+    model = build_network(source, source.base, device)
     profile = make_profile(model, _at_size(model, source, size, device), source.inputs(size), source.name)
     return profile | ({"sequence_length": size} if source.tokens else {})
 
 
-def _make(source: ModelSource, size: int, device: str) -> nn.Module:
+def build_network(source: ModelSource, size: int, device: str) -> nn.Module:
     with quiet():
         try:
             with torch.device(device):
@@ -155,15 +188,11 @@ def _other_sizes(model: nn.Module, source: ModelSource, device: str) -> list[tup
 
 def _at_size(model: nn.Module, source: ModelSource, size: int, device: str) -> Trace:
     if source.remake:
-        return _trace(_make(source, size, device), source, size, device)
+        return _trace(build_network(source, size, device), source, size, device)
     try:
         return _trace(model, source, size, device)
     except Exception:
-        return _trace(_make(source, size, device), source, size, device)
-
-
-def _ratio(source: ModelSource, size: int) -> float:
-    return (size / source.base) if source.tokens else (size / source.base) ** 2
+        return _trace(build_network(source, size, device), source, size, device)
 
 
 def _totals(seen: Trace, ratio: float) -> list[float]:
@@ -178,8 +207,8 @@ def _growths(
     types = [layer[0] for layer in seen.layers]
     same = [(size, other) for size, other in others if [layer[0] for layer in other.layers] == types]
     if same:
-        size, other = max(same, key=lambda traced: abs(math.log(_ratio(source, traced[0]))))
-        found = _find_growths(seen.layers, other.layers, _ratio(source, size))
+        size, other = max(same, key=lambda traced: abs(math.log(source.growth(traced[0]))))
+        found = _find_growths(seen.layers, other.layers, source.growth(size))
     else:
         found = [[0.0, _input_power(layer), *_sides(layer[7])] for layer in seen.layers]
     kinds = list(dict.fromkeys(map(tuple, found)))

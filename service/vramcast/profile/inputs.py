@@ -23,6 +23,7 @@ class Inputs:
     shapes: tuple[tuple[int, ...], ...] = ()
     sequence_length: int | None = None
     make: Callable[[int], Any] | None = None
+    read: frozenset[str] = frozenset()  # arguments whose values the pass needs: they stay on the CPU
 
     def __str__(self) -> str:
         if self.make is not None:
@@ -46,7 +47,7 @@ def make_call(inputs: Inputs, samples: int, device: str) -> Callable[[nn.Module]
 
 def arguments(model: nn.Module, inputs: Inputs, samples: int, device: str) -> Arguments:
     if inputs.make is not None:
-        return _given(inputs.make(samples), device)
+        return _given(inputs.make(samples), device, inputs.read)
     parameters = inspect.signature(model.forward).parameters
     if "targets" in parameters and "images" in parameters:
         return _detection(model, inputs.shapes[0], samples, device)
@@ -60,10 +61,10 @@ def arguments(model: nn.Module, inputs: Inputs, samples: int, device: str) -> Ar
     return tuple(tensors), {}
 
 
-def _given(value: Any, device: str) -> Arguments:
+def _given(value: Any, device: str, read: frozenset[str]) -> Arguments:
     moved = torch.utils._pytree.tree_map_only(Tensor, lambda tensor: tensor.to(device), value)
     if isinstance(moved, dict):
-        return (), moved
+        return (), {name: value[name] if name in read else tensor for name, tensor in moved.items()}
     return (tuple(moved) if isinstance(moved, tuple | list) else (moved,)), {}
 
 
@@ -119,6 +120,8 @@ def _transformers(model: nn.Module, parameters: Any, inputs: Inputs, samples: in
     elif "pixel_values" in parameters and hasattr(config, "vision_config"):
         kwargs["pixel_values"] = torch.zeros(samples, *_image_shape(config.vision_config, inputs), device=device)
         kwargs |= {"return_loss": True} if "return_loss" in parameters else {}
+    if main == "input_values":
+        kwargs["input_values"] = torch.zeros(samples, inputs.shapes[0][-1], device=device)
     if main == "input_features":
         frames = 2 * config.max_source_positions
         kwargs["input_features"] = torch.zeros(samples, config.num_mel_bins, frames, device=device)

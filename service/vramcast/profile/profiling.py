@@ -25,6 +25,8 @@ _MORE_SAMPLES = 3
 _MAX_REAL_PARAMETERS = 1_000_000_000
 # A network with a larger share of its weights in attention modules is a transformer.
 _ATTENTION_SHARE = 0.15
+# Attention with fewer weights in convolutions than this share only cuts its images into patches with them.
+_FEW_CONVOLUTIONS = 0.05
 _ATTENTION_NAMES = ("attention", "attn", "mhsa", "gpsa", "xca")
 _RECURRENT = (nn.RNNBase, nn.RNNCellBase)
 
@@ -182,7 +184,8 @@ def family(model: nn.Module) -> str:
     attending = sum(weight.numel() for module in attention_modules(model) for weight in module.parameters())
     if attending > _ATTENTION_SHARE * total and _linear_weights(model) > 0.5 * total:
         return "transformer"
-    if any("Conv" in type(module).__name__ for module in leaves(model)):
+    convolving = sum(_weights(module) for module in leaves(model) if "Conv" in type(module).__name__)
+    if convolving > (_FEW_CONVOLUTIONS * total if attending else 0):
         return "cnn"
     return "transformer" if attending else "mlp"
 
@@ -198,9 +201,8 @@ def attention_modules(model: nn.Module) -> Iterator[nn.Module]:
 
 
 def _linear_weights(model: nn.Module) -> int:
-    return sum(
-        weight.numel()
-        for module in leaves(model)
-        if "Conv2d" not in type(module).__name__
-        for weight in module.parameters(recurse=False)
-    )
+    return sum(_weights(module) for module in leaves(model) if "Conv2d" not in type(module).__name__)
+
+
+def _weights(module: nn.Module) -> int:
+    return sum(weight.numel() for weight in module.parameters(recurse=False))

@@ -22,14 +22,30 @@ class ModelSource:
     tokens: bool = False
     remake: bool = False  # must be rebuilt for another size
     real: bool = False  # the forward pass depends on values, so it is traced on the CPU
+    power: int = 2  # an input grows with this power of its size; tokens always with the first
+    also: tuple[str, ...] = ()  # names of models that have the same network, without the source
+
+    def growth(self, size: int) -> float:
+        """How many times as large an input of this size is as one of the base size."""
+        return float(size / self.base) ** (1 if self.tokens else self.power)
 
 
 def all_sources() -> Iterator[ModelSource]:
     # Imported late: these libraries take seconds.
-    from vramcast.profile import transformers_models, vision_models  # noqa: PLC0415
+    from vramcast.profile.networks import (  # noqa: PLC0415
+        diffusion,
+        encoders,
+        images,
+        language,
+        libraries,
+        multimodal,
+        qwen_vl,
+        speech,
+        yolo,
+    )
 
-    yield from transformers_models.sources()
-    yield from vision_models.sources()
+    for family in (language, encoders, speech, images, multimodal, qwen_vl, diffusion, yolo, libraries):
+        yield from family.sources()
 
 
 def image_inputs(channels: int = 3) -> Callable[[int], Inputs]:

@@ -1,4 +1,4 @@
-"""Image and video networks: all of torchvision and timm, and the denoisers of Stable Diffusion."""
+"""Image and video networks: all of torchvision and timm."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import timm
-from diffusers import UNet2DConditionModel
+from timm.models import _registry
 from torch import nn
 from torchvision import models
 
@@ -22,57 +22,31 @@ _FRAMES = 16
 
 _TIMM_SHAPE = (3, 224, 224)
 
-# Stable Diffusion's published configurations; the sizes are those of the latents.
-_LATENT_CHANNELS = 4
-_SD_2 = {"cross_attention_dim": 1024, "attention_head_dim": [5, 10, 20, 20], "use_linear_projection": True}
-_XL: dict[str, Any] = {
-    "cross_attention_dim": 2048,
-    "attention_head_dim": [5, 10, 20],
-    "use_linear_projection": True,
-    "block_out_channels": [320, 640, 1280],
-    "down_block_types": ["DownBlock2D", "CrossAttnDownBlock2D", "CrossAttnDownBlock2D"],
-    "up_block_types": ["CrossAttnUpBlock2D", "CrossAttnUpBlock2D", "UpBlock2D"],
-    "transformer_layers_per_block": [1, 2, 10],
-    "addition_embed_type": "text_time",
-    "addition_time_embed_dim": 256,
-    "projection_class_embeddings_input_dim": 2816,
-}
-_DENOISERS: dict[str, tuple[int, dict[str, Any]]] = {
-    "stable-diffusion-v1-4": (64, {"cross_attention_dim": 768}),
-    "stable-diffusion-v1-5": (64, {"cross_attention_dim": 768}),
-    "stable-diffusion-2-base": (64, _SD_2),
-    "stable-diffusion-2": (96, _SD_2),
-    "stable-diffusion-2-1-base": (64, _SD_2),
-    "stable-diffusion-2-1": (96, _SD_2),
-    "stable-diffusion-xl-base-1.0": (128, _XL),
-    "sdxl-turbo": (64, _XL),
-}
-
 
 def sources() -> Iterator[ModelSource]:
-    yield from _diffusers_sources()
     yield from _torchvision_sources()
     yield from _timm_sources()
 
 
-def _diffusers_sources() -> Iterator[ModelSource]:
-    for name, (side, config) in _DENOISERS.items():
-        make = _denoiser(config)
-        yield ModelSource(f"diffusers/{name}", make, image_inputs(_LATENT_CHANNELS), side, (side // 2, 2 * side))
-
-
-def _denoiser(config: dict[str, Any]) -> Callable[[int], nn.Module]:
-    return lambda side: UNet2DConditionModel(sample_size=side, **config)
-
-
 def _timm_sources() -> Iterator[ModelSource]:
     """One per architecture: differently trained weights do not change its memory."""
+    former = _former_names()
     for name in timm.list_models():
         known = timm.get_pretrained_cfg(name, allow_unregistered=True)
         shape = known.input_size if known else _TIMM_SHAPE
         channels, side, _ = shape if len(shape) == 3 else _TIMM_SHAPE
         make = _sized(timm.create_model, name, side, "img_size")
-        yield ModelSource(f"timm/{name}", make, image_inputs(channels), side, (2 * side,))
+        yield ModelSource(f"timm/{name}", make, image_inputs(channels), side, (2 * side,), also=former.get(name, ()))
+
+
+def _former_names() -> dict[str, tuple[str, ...]]:
+    """By architecture: the names that its trained weights had before they became tags of it."""
+    found: dict[str, list[str]] = {}
+    for former, now in _registry._deprecated_models.items():
+        architecture = now.partition(".")[0]
+        if former != architecture:
+            found.setdefault(architecture, []).append(former)
+    return {architecture: tuple(sorted(names)) for architecture, names in found.items()}
 
 
 def _torchvision_sources() -> Iterator[ModelSource]:
