@@ -22,9 +22,9 @@ def gated(
     }, tuple(also.split()))  # fmt: skip
 
 
-_TIED = {"tie_word_embeddings": True}
-_H128 = {"head_dim": 128}
-_H256 = {"head_dim": 256}
+_TIED: dict[str, Any] = {"tie_word_embeddings": True}
+_H128: dict[str, Any] = {"head_dim": 128}
+_H256: dict[str, Any] = {"head_dim": 256}
 
 _LLAMAS = {
     "llama-7b": gated("Llama", 32000, 4096, 32, (32, 32), 11008, 2048, "open_llama_7b open_llama_7b_v2 vicuna-7b-v1.3"),
@@ -134,7 +134,7 @@ _QWENS = {
     "Qwen3-32B": gated("Qwen3", 151936, 5120, 64, (64, 8), 25600, 40960, **_H128),
 }  # fmt: skip
 
-_LAYER_NORMS = {"partial_rotary_factor": 0.25, "use_qkv_bias": False}
+_LAYER_NORMS: dict[str, Any] = {"partial_rotary_factor": 0.25, "use_qkv_bias": False}
 _OTHERS = {
     "Mistral-7B-v0.1": gated(
         "Mistral", 32000, 4096, 32, (32, 8), 14336, 32768, "Mistral-7B-Instruct-v0.1 zephyr-7b-beta zephyr-7b-alpha",
