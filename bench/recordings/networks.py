@@ -56,9 +56,12 @@ _ROTARY_POSITIONS, _ROTARY_WIDTH = 32768, 64  # of Qwen1.5-0.5B
 
 @cache
 def _catalog() -> dict[str, Callable[[int], nn.Module]]:
-    from vramcast.profile.transformers_models import sources  # noqa: PLC0415 - imports transformers
+    from vramcast.profile.sources import all_sources  # noqa: PLC0415 - imports transformers
 
-    return {source.name.removeprefix("hf/").lower(): source.make for source in sources()}
+    known = [source for source in all_sources() if source.name.startswith("hf/")]
+    return {
+        name.lower(): source.make for source in known for name in (source.name.removeprefix("hf/"), *source.also)
+    }
 
 
 def _language(name: str, recipe: Recipe) -> Built:
