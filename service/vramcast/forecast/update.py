@@ -1,0 +1,183 @@
+"""The optimizer's update, written into a tape whose UPDATE slots are open. One recording so answers every optimizer.
+
+What each makes was read from torch's `_multi_tensor_*` functions, transformers' Adafactor, timm's Lion and
+bitsandbytes, and is held to their recorded tapes by tests: states at the first step, in the order of the parameters,
+and lists of temporaries as large as everything that is trained, freed from the last to the first.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from math import isqrt
+
+import numpy as np
+
+from vramcast.forecast.splicing import Insert, spliced
+from vramcast.forecast.tape import Moment, Role, Tape
+from vramcast.task.vocabulary import Optimizer
+
+_FLOAT_BYTES = 4
+# bitsandbytes: weights that share a scale, the smallest tensor that has 8-bit states, and the table of codes.
+_BLOCK = 256
+_SMALLEST_8BIT = 4096
+_CODES_BYTES = 256 * _FLOAT_BYTES
+# Adafactor factors matrices only; what has fewer elements is taken for a vector.
+_SMALLEST_MATRIX = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """A parameter that the optimizer steps."""
+
+    size_bytes: int
+    unit: int
+    element_bytes: int
+
+    @property
+    def elements(self) -> int:
+        return self.size_bytes // self.element_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class _Update:
+    """What an optimizer makes: at the beginning, in the first update, and in every update."""
+
+    first: Callable[[Insert, Trained], None] | None = None
+    lists: int = 0  # temporaries in each update: lists as large as all that is trained
+    each: Callable[[Insert, Sequence[Trained]], None] | None = None  # other temporaries in each update
+    before: bool = False  # the states are made with the optimizer, before the first step
+    fuses: bool = False  # can run fused: no lists, and a counter on the GPU for each parameter
+
+
+def with_update(tape: Tape, optimizer: Optimizer, *, element_bytes: int = 4, fused: bool = False) -> Tape:
+    """Fills the open UPDATE slots. `element_bytes` of a trained weight: 2 if the model was cast to 16 bits.
+
+    A slot that has events already is the recorded loop's own update and stays as it is.
+    """
+    slots = _open_slots(tape)
+    if not slots:
+        return tape
+    update = _UPDATES[optimizer]
+    inserts = [Insert(event, mark) for event, mark in slots]
+    trained = trained_weights(tape, slots[0][0], element_bytes)
+    if update.before:
+        begin = next(at for at, mark in enumerate(tape.marks) if mark.moment is Moment.STEP)
+        inserts.insert(0, Insert(tape.marks[begin].event, begin))
+    if update.first is not None:
+        for weight in trained:
+            if fused and update.fuses and optimizer is not Optimizer.SGD_MOMENTUM:
+                inserts[0].make(_FLOAT_BYTES, Role.STATE)
+            update.first(inserts[0], weight)
+    for insert in inserts[int(update.before) :]:
+        if not (fused and update.fuses):
+            _make_lists(insert, trained, update.lists)
+        if update.each is not None:
+            update.each(insert, trained)
+    return spliced(tape, inserts)
+
+
+def trained_weights(tape: Tape, event: int, element_bytes: int) -> list[Trained]:
+    """The weights that have a gradient at this event, in the order in which the model was loaded."""
+    events = tape.events[:event]
+    live = np.zeros(len(tape.sizes), np.bool_)
+    live[events[events >= 0]] = True
+    live[~events[events < 0]] = False
+    gradients = np.flatnonzero(live & (tape.roles == Role.GRADIENT))
+    have = Counter(zip(tape.sizes[gradients].tolist(), tape.units[gradients].tolist(), strict=True))
+    found: list[Trained] = []
+    for storage in np.flatnonzero(live & (tape.roles == Role.WEIGHT) & (tape.units >= 0)).tolist():
+        key = int(tape.sizes[storage]), int(tape.units[storage])
+        if have[key] > 0:
+            have[key] -= 1
+            found.append(Trained(*key, element_bytes))
+    return found
+
+
+def _open_slots(tape: Tape) -> list[tuple[int, int]]:
+    """(event, marks before it) of each UPDATE mark behind which nothing is made until the next phase.
+
+    Something may be freed there: the names that the loop's body held.
+    """
+    phases = [(at, mark) for at, mark in enumerate(tape.marks) if mark.moment <= Moment.END]
+    ends = {at: after.event for (at, _), (_, after) in pairwise(phases)}
+    return [
+        (mark.event, at + 1)
+        for at, mark in phases
+        if mark.moment is Moment.UPDATE and (tape.events[mark.event : ends.get(at, len(tape.events))] < 0).all()
+    ]
+
+
+def _make_lists(insert: Insert, trained: Sequence[Trained], count: int) -> None:
+    lists = [[insert.make(one.size_bytes, Role.TEMPORARY) for one in trained] for _ in range(count)]
+    for numbers in lists:
+        for number in reversed(numbers):
+            insert.free(number)
+
+
+def _states(count: int) -> Callable[[Insert, Trained], None]:
+    def make(insert: Insert, weight: Trained) -> None:
+        for _ in range(count):
+            insert.make(weight.size_bytes, Role.STATE, weight.unit)
+
+    return make
+
+
+def _adam8bit(insert: Insert, weight: Trained) -> None:
+    small = weight.elements < _SMALLEST_8BIT
+    if not small and _CODES_BYTES not in insert.sizes:
+        insert.make(_CODES_BYTES, Role.STATE)
+        insert.make(_CODES_BYTES, Role.STATE)
+    for _ in range(2):
+        insert.make(_FLOAT_BYTES * weight.elements if small else weight.elements, Role.STATE, weight.unit)
+        if not small:
+            insert.make(_FLOAT_BYTES * -(-weight.elements // _BLOCK), Role.STATE, weight.unit)
+
+
+def _adafactor_states(insert: Insert, weight: Trained) -> None:
+    """A mean per row and per column of a matrix. A tape does not have shapes: matrices count as square."""
+    if weight.elements < _SMALLEST_MATRIX:
+        insert.make(_FLOAT_BYTES * weight.elements, Role.STATE, weight.unit)
+        return
+    for _ in range(2):
+        insert.make(_FLOAT_BYTES * isqrt(weight.elements), Role.STATE, weight.unit)
+
+
+def _adafactor(insert: Insert, trained: Sequence[Trained]) -> None:
+    """One parameter after the other, in fp32. The loop's names hold what the parameter before made."""
+    gradient = copy = update = -1
+    for weight in trained:
+        size = _FLOAT_BYTES * weight.elements
+        if weight.element_bytes < _FLOAT_BYTES:
+            if gradient >= 0:
+                insert.free(gradient)
+            gradient = insert.make(size, Role.TEMPORARY)
+            if copy >= 0:
+                insert.free(copy)
+            copy = insert.make(size, Role.TEMPORARY)
+        square = insert.make(size, Role.TEMPORARY)
+        shifted = insert.make(size, Role.TEMPORARY)
+        insert.free(square)
+        if update >= 0:
+            insert.free(update)
+        update = insert.make(size, Role.TEMPORARY)
+        insert.free(shifted)
+        insert.free(insert.make(size, Role.TEMPORARY))
+    for number in (gradient, copy, update):
+        if number >= 0:
+            insert.free(number)
+
+
+_UPDATES: dict[Optimizer, _Update] = {
+    Optimizer.SGD: _Update(fuses=True),
+    Optimizer.SGD_MOMENTUM: _Update(first=_states(1), fuses=True),
+    Optimizer.ADAM: _Update(first=_states(2), lists=1, fuses=True),
+    Optimizer.ADAMW: _Update(first=_states(2), lists=1, fuses=True),
+    Optimizer.RMSPROP: _Update(first=_states(1), lists=1),
+    Optimizer.ADAGRAD: _Update(first=_states(1), lists=2, before=True),
+    Optimizer.ADAFACTOR: _Update(first=_adafactor_states, each=_adafactor),
+    Optimizer.LION: _Update(first=_states(1), lists=1),
+    Optimizer.ADAM8BIT: _Update(first=_adam8bit),
+}
