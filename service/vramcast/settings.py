@@ -180,6 +180,8 @@ class Settings(BaseModel):
     """ignore shorter runs, unless they end in an OOM"""
     oom_exit_codes: str = Field("", pattern=r"^(\d{1,3}(,\d{1,3})*)?$")
     """exit codes that jobs use for running out of GPU memory, comma-separated"""
+    page: bool = True
+    """true: serve the page at /, on the port of the verbs"""
     detail_metrics: bool = False
     """true: also export gauges per pod (predicted, observed) and per GPU (room, promises)"""
     log_format: LogFormat = LogFormat.AUTO

@@ -33,6 +33,7 @@ _SLICE = 100
 _SUMS_SECONDS = 1.0
 MOST_LINES = 100
 T = TypeVar("T")
+GpuBarJson = dict[str, Any]
 encode = msgspec.json.Encoder().encode
 
 Offset = Annotated[int, Query(ge=0, le=1_000_000, description="lines to skip")]
@@ -150,8 +151,7 @@ async def show_cluster(
 ) -> ReplyResponse:
     names = await _matching(service, q.lower(), product, show)
     totals = await totalling(request).get()
-    window = in_slices(names[offset : offset + limit], 5)
-    nodes = [_node(service, name) async for name in window if name in service.state.ledger.nodes]
+    nodes = await show_nodes(service, names[offset : offset + limit])
     shown = {
         "status": await show_status(request, service),
         "nodes_total": len(service.state.ledger.nodes),
@@ -162,6 +162,10 @@ async def show_cluster(
         "nodes": nodes,
     }
     return ReplyResponse(Reply(encode(shown), decision=f"{len(nodes)} nodes"))
+
+
+async def show_nodes(service: Service, names: Sequence[NodeName]) -> list[dict[str, Any]]:
+    return [_node(service, name) async for name in in_slices(names, 5) if name in service.state.ledger.nodes]
 
 
 async def _matching(service: Service, wanted: str, product: str, show: str) -> list[NodeName]:
@@ -210,7 +214,7 @@ def _node(service: Service, name: NodeName) -> dict[str, Any]:
     }
 
 
-def _bars(service: Service, pool: Pool, views: Sequence[DeviceView]) -> Iterator[dict[str, Any]]:
+def _bars(service: Service, pool: Pool, views: Sequence[DeviceView]) -> Iterator[GpuBarJson]:
     """One bar per GPU. Where the kubelet picks, each pod is drawn on devices of its own, in any order."""
     if not pool.picked_by_kubelet:
         for view in views:

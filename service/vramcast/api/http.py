@@ -6,7 +6,17 @@ from fastapi import FastAPI, Request, Response
 from starlette.exceptions import HTTPException
 
 from vramcast import __version__
-from vramcast.api import accuracy_view, cluster_view, description, forecast_view, inspection, models, pods_view, probes
+from vramcast.api import (
+    accuracy_view,
+    cluster_view,
+    description,
+    forecast_view,
+    inspection,
+    models,
+    page,
+    pods_view,
+    probes,
+)
 from vramcast.api.bind import bind_pod
 from vramcast.api.filter import filter_nodes
 from vramcast.api.preempt import preempt_pods
@@ -43,6 +53,8 @@ def new_http_app(service: Service, *, probes_only: bool = False) -> FastAPI:
         app.router.routes += _verb_routes(service)
         for views in (inspection, cluster_view, pods_view, forecast_view, accuracy_view):
             app.include_router(views.router)
+        if service.settings.page:
+            app.include_router(page.router)
         app.include_router(description.router)
     app.include_router(probes.router)
     return app

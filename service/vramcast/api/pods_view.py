@@ -210,6 +210,8 @@ async def _reasons(service: Service, pod: PodRecord) -> list[dict[str, Any]]:
         reject = policy is UndescribedPolicy.REJECT
         return [_reason(Reason.UNDESCRIBED, reason_text(Reason.UNDESCRIBED), len(ledger.nodes))] if reject else []
     decision = ledger.decide(demand, ledger.board.columns(ledger.nodes))
+    if decision.fits.any():
+        return []
     counts = decision.counts()
     texts = reason_texts(demand, [reason for reason in counts if reason is not Reason.FITS])
     listed = [_reason(reason, texts[reason], nodes) for reason, nodes in counts.items() if reason in texts]

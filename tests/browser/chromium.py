@@ -1,0 +1,69 @@
+"""Debian's Chromium, driven by Playwright. `python -m tests.browser.chromium` installs it if it is missing."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from playwright.sync_api import Browser, Page, sync_playwright
+
+_FLAGS = [
+    "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
+    "--disable-component-update", "--disable-sync", "--font-render-hinting=none",
+]  # fmt: skip
+_NAMES = ("chromium", "chromium-browser")
+
+
+def find() -> str | None:
+    return next((found for name in _NAMES if (found := shutil.which(name))), None)
+
+
+def install() -> str:
+    """The path of Chromium. Installs Debian's package if it is missing and this user may."""
+    if (found := find()) is not None:
+        return found
+    command = ["apt-get", "install", "--yes", "--no-install-recommends", "chromium"]
+    if os.geteuid() != 0:
+        command = ["sudo", "--non-interactive", *command]
+    print("installing chromium, for the browser tests", file=sys.stderr)
+    done = subprocess.run(command, stdout=subprocess.DEVNULL, check=False) if shutil.which(command[0]) else None
+    found = find()
+    if found is None:
+        why = f"`{' '.join(command)}` failed" if done else f"there is no {command[0]}"
+        sys.exit(f"the browser tests need Chromium: {why}. Install it so that `chromium` is on the PATH.")
+    return found
+
+
+@contextmanager
+def launched() -> Iterator[Browser]:
+    path = install()
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=path, args=_FLAGS)
+        try:
+            yield browser
+        finally:
+            browser.close()
+
+
+def refuse_other_hosts(page: Page, url: str) -> list[str]:
+    """The list of requests to other hosts, which are not answered."""
+    left: list[str] = []
+
+    def judge(route: object) -> None:
+        asked = route.request.url  # type: ignore[attr-defined]
+        if asked.startswith((url, "data:", "blob:")):
+            route.continue_()  # type: ignore[attr-defined]
+        else:
+            left.append(asked)
+            route.abort()  # type: ignore[attr-defined]
+
+    page.route("**/*", judge)
+    return left
+
+
+if __name__ == "__main__":
+    print(install())
