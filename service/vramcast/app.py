@@ -23,6 +23,7 @@ from vramcast import __version__
 from vramcast.api.server import address_text, listen, new_server, stop_all
 from vramcast.cluster.seam import Cluster
 from vramcast.cluster.sources import choose_telemetry
+from vramcast.cluster.telemetry import Telemetry
 from vramcast.controllers.candidate import CandidateTrial, run_trial
 from vramcast.controllers.certificates import Certificates, TlsFiles, keep_current
 from vramcast.controllers.forecasting import ForecastFirst
@@ -159,20 +160,25 @@ def _cluster_view(service: Service) -> ClusterView:
     )
 
 
-def run(settings: Settings, cluster: Cluster, ready: Callable[[str], None] | None = None) -> None:
-    """Serve until SIGTERM or SIGINT. Requests under way are finished first."""
+def run(
+    settings: Settings, cluster: Cluster, ready: Callable[[str], None] | None = None, telemetry: Telemetry | None = None
+) -> None:
+    """Serve until SIGTERM or SIGINT. Requests under way are finished first.
+
+    `telemetry`: the source, if it is not the one of the settings.
+    """
     certificates = _certificates(settings)
     keep_freed_memory()
     listeners = [listen(settings.host, settings.port, "settings host, port")]
     if settings.metrics_port is not None:
         listeners.append(listen(settings.metrics_host, settings.metrics_port, "settings metrics_host, metrics_port"))
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(_serve(settings, cluster, certificates, listeners, ready))
+        runner.run(_serve(settings, cluster, certificates, listeners, ready, telemetry or choose_telemetry(settings)))
 
 
 async def _serve(
     settings: Settings, cluster: Cluster, certificates: Certificates | None, listeners: list[socket.socket],
-    ready: Callable[[str], None] | None,
+    ready: Callable[[str], None] | None, telemetry: Telemetry | None,
 ) -> None:  # fmt: skip
     """The verbs on the first listener. On the second, if there is one, only metrics and probes, without TLS."""
     loop = asyncio.get_running_loop()
@@ -192,7 +198,8 @@ async def _serve(
         url = f"{scheme}://{address_text(settings.host, settings.port)}"
         log.info("serving", url=url, version=__version__)
         await app.learned_state.load()
-        tasks = [asyncio.create_task(loop_) for loop_ in (*_controllers(app), _when_synced(service, url, ready))]
+        loops = [*_controllers(app, telemetry), _when_synced(service, url, ready)]
+        tasks = [asyncio.create_task(each) for each in loops]
         try:
             pairs = zip(servers, listeners, strict=False)
             await asyncio.gather(*(server.serve(sockets=[listener]) for server, listener in pairs))
@@ -204,7 +211,7 @@ async def _serve(
             cluster.stop()
 
 
-def _controllers(app: App) -> list[Coroutine[Any, Any, None]]:
+def _controllers(app: App, telemetry: Telemetry | None) -> list[Coroutine[Any, Any, None]]:
     """Everything that runs by itself, one loop each."""
     service, learner = app.service, app.learner
 
@@ -215,7 +222,7 @@ def _controllers(app: App) -> list[Coroutine[Any, Any, None]]:
 
     loops = [
         maintain(service),
-        keep_polling(service, choose_telemetry(service.settings)),
+        keep_polling(service, telemetry),
         app.learned_state.keep(),
     ]
     if learner.trial is not None:

@@ -23,10 +23,10 @@ import sys
 from functools import partial
 from vramcast.app import run
 from vramcast.demo.day import CLUSTER_FILE
-from vramcast.demo.play import run_demo
+from vramcast.demo.play import DEMO_SETTINGS, run_demo
 from vramcast.observe.logs import configure_logs
 from vramcast.settings import load_settings
-settings = load_settings({"port": int(sys.argv[1]), "cluster": CLUSTER_FILE, "log_level": "warning"}, {})
+settings = load_settings({**DEMO_SETTINGS, "port": int(sys.argv[1]), "cluster": CLUSTER_FILE}, {})
 configure_logs(settings.log_format, settings.log_level)
 sys.exit(run_demo(partial(run, settings), speed=0, once=True))
 """
@@ -103,7 +103,7 @@ def test_a_service_that_does_not_answer_is_a_failure() -> None:
     shown = io.StringIO()
     stopped: list[int] = []
 
-    def serve(cluster: StaticCluster, ready: Callable[[str], None]) -> None:
+    def serve(cluster: StaticCluster, ready: Callable[[str], None], telemetry: object) -> None:
         cluster.start(lambda _changes: None)
         ready(f"http://127.0.0.1:{free_port()}")
 

@@ -77,8 +77,9 @@ async def show_sweep(
         "batch-size=1..256"
     ),
     gpu: Annotated[str | None, Query(max_length=100, description="default: those of the cluster")] = None,
+    largest: Annotated[bool, Query(description="search for the largest values, which takes seconds")] = True,
 ) -> ReplyResponse:
     task, sweep = described_task(pod), parse_sweep(over)
     products = products_of(service, gpu)
-    report = await service.workers.inspection(sweep_task, service.forecaster, task, products, sweep)
+    report = await service.workers.inspection(sweep_task, service.forecaster, task, products, sweep, largest)
     return ReplyResponse(Reply(encode(sweep_json(report)), pod.key, decision=over))

@@ -34,6 +34,10 @@ encode = msgspec.json.Encoder().encode
 
 Known = PodRecord | EndedRun | Outcome
 _ORDER = {"waiting": 0, "placed": 1, "running": 2, "done": 3}
+# These say most: the others are nodes that the pod could not use anyway.
+_ABOUT_MEMORY = frozenset(
+    reason.label for reason in (Reason.NO_ROOM, Reason.TOO_SMALL, Reason.HELD, Reason.UNMANAGED, Reason.MIXED)
+)
 # So many pods are looked at before other calls are answered; 0.2 ms.
 _SLICE = 500
 
@@ -152,7 +156,7 @@ async def _line(service: Service, pod: Known) -> dict[str, Any]:
     line = {
         "pod": record.key,
         "state": state,
-        "task": describe(record.task) if record.task else "",
+        "task": _task(record),
         "level": record.task.level if record.task else "",
         "resource": record.ask.resource if record.ask else "",
         "devices": record.ask.count if record.ask else 0,
@@ -169,6 +173,12 @@ async def _line(service: Service, pod: Known) -> dict[str, Any]:
         "reasons": await _reasons(service, record) if state == "waiting" else [],
     }
     return line | (_use(run) if run is not None else {})
+
+
+def _task(record: PodRecord) -> str:
+    if record.invalid is not None:
+        return "annotations that are not understood"
+    return describe(record.task) if record.task else ""
 
 
 def _use(run: Run) -> dict[str, Any]:
@@ -215,7 +225,7 @@ async def _reasons(service: Service, pod: PodRecord) -> list[dict[str, Any]]:
     counts = decision.counts()
     texts = reason_texts(demand, [reason for reason in counts if reason is not Reason.FITS])
     listed = [_reason(reason, texts[reason], nodes) for reason, nodes in counts.items() if reason in texts]
-    return sorted(listed, key=lambda each: -each["nodes"])
+    return sorted(listed, key=lambda each: (each["reason"] not in _ABOUT_MEMORY, -each["nodes"]))
 
 
 def _reason(reason: Reason, text: str, nodes: int) -> dict[str, Any]:

@@ -244,17 +244,17 @@ def demo(
 ) -> None:
     """Schedule a day of training pods on a simulated cluster; no Kubernetes needed.
 
-    Runs the real service and calls it over HTTP as kube-scheduler does. At the end
-    it keeps serving, and suggests requests to send.
+    Runs the real service and calls it over HTTP as kube-scheduler does. Its page
+    shows the cluster. After the day it goes on with nights and days.
 
     [dim]vramcast demo[/dim]
     [dim]vramcast demo --speed 5 --once[/dim]
     """
     from vramcast.app import run
     from vramcast.demo.day import CLUSTER_FILE
-    from vramcast.demo.play import run_demo
+    from vramcast.demo.play import DEMO_SETTINGS, run_demo
 
-    settings = load_settings({"host": host, "port": port, "cluster": CLUSTER_FILE, "log_level": LogLevel.WARNING})
+    settings = load_settings({**DEMO_SETTINGS, "host": host, "port": port, "cluster": CLUSTER_FILE})
     configure_logs(settings.log_format, settings.log_level)
     raise typer.Exit(run_demo(partial(run, settings), speed=speed, once=once))
 

@@ -20,7 +20,7 @@ from vramcast.cluster.seam import BindingWrite, BindResult, Fate, PodEvent, Sink
 from vramcast.cluster.static_file import ClusterFile, read_cluster_file
 from vramcast.errors import InvalidRequest
 from vramcast.names import NodeName, PodUid
-from vramcast.placement.changes import Change, NodeSeen, NodesListed, PodSeen, PodsListed, UnmanagedSeen
+from vramcast.placement.changes import Change, NodeSeen, NodesListed, PodGone, PodSeen, PodsListed, UnmanagedSeen
 from vramcast.placement.gpus import NodeGpus
 from vramcast.task.pod import NO_METADATA, Pod, PodRecord, PodSpec, to_record
 from vramcast.task.run_status import PodStatus
@@ -120,11 +120,38 @@ class StaticCluster:
 
     def finish_pod(self, namespace: str, name: str) -> bool:
         """Marks the pod as succeeded, which frees its GPUs. False if there is no such pod."""
+        return self.set_status(namespace, name, PodStatus(phase="Succeeded"))
+
+    def set_status(self, namespace: str, name: str, status: PodStatus) -> bool:
+        """What a kubelet reports. False if there is no such pod."""
         with self._lock:
             pod = self._pods.get(f"{namespace}/{name}")
             if pod is not None:
-                self._put(msgspec.structs.replace(pod, status=PodStatus(phase="Succeeded")))
+                self._put(msgspec.structs.replace(pod, status=status))
             return pod is not None
+
+    def delete_pod(self, namespace: str, name: str) -> bool:
+        """False if there is no such pod."""
+        with self._lock:
+            pod = self._pods.pop(f"{namespace}/{name}", None)
+            if pod is not None:
+                self._report([PodGone(to_record(pod).uid)])
+            return pod is not None
+
+    def records(self) -> list[PodRecord]:
+        """Every pod, finished ones too."""
+        with self._lock:
+            pods = list(self._pods.values())
+        return [to_record(pod) for pod in pods]
+
+    @property
+    def nodes(self) -> Mapping[NodeName, NodeGpus]:
+        return self._nodes
+
+    @property
+    def unmanaged_mib(self) -> Mapping[str, Sequence[int]]:
+        """As the file has it, by node and GPU."""
+        return self._unmanaged_mib
 
     # --- call these with the lock held
 

@@ -28,14 +28,15 @@ class Submit:
     annotations: Mapping[str, str] = field(default_factory=dict)
     limits: Mapping[str, str] = field(default_factory=dict)
 
-    def manifest(self) -> dict[str, Any]:
+    def manifest(self, round_: str = "") -> dict[str, Any]:
+        """`round_` distinguishes pods of one name: every pod has its own UID."""
         return {
             "apiVersion": "v1",
             "kind": "Pod",
             "metadata": {
                 "name": self.name,
                 "namespace": self.namespace,
-                "uid": f"{self.namespace}-{self.name}",
+                "uid": f"{self.namespace}-{self.name}{round_ and f'-{round_}'}",
                 "annotations": dict(self.annotations),
             },
             "spec": {"containers": [{"name": "train", "resources": {"limits": dict(self.limits)}}]},
@@ -65,9 +66,13 @@ def _steps(entries: list[dict[str, Any]]) -> Iterator[Step]:
         if "finish" in entry:
             yield Finish(entry["at"], namespace, name, entry["note"])
             continue
-        annotations = {_full(key): _text(value) for key, value in entry.get("annotations", {}).items()}
+        annotations = full_annotations(entry.get("annotations", {}))
         limits = {key: _text(value) for key, value in entry.get("limits", {}).items()}
         yield Submit(entry["at"], namespace, name, entry["note"], annotations, limits)
+
+
+def full_annotations(short: Mapping[str, Any]) -> dict[str, str]:
+    return {_full(key): _text(value) for key, value in short.items()}
 
 
 def _full(key: str) -> str:

@@ -45,7 +45,8 @@ def show_opening(console: Console, url: str, gpus: Sequence[Gpu]) -> None:
     nodes = len({gpu.node for gpu in gpus})
     text = Text.assemble(
         ("vramcast", "bold"), " on a simulated cluster: ", (f"{nodes} nodes", "bold"), " of mixed GPUs, at ",
-        (url, "cyan"), ".\nSchedules a day of training pods, each through ",
+        (url, "cyan"), ".\nOpen that address: its page shows what happens here.\n",
+        "Schedules a day of training pods, each through ",
         ("POST /filter", "bold"), ", ", ("/prioritize", "bold"), " and ", ("/bind", "bold"),
         ", as kube-scheduler does.",
     )  # fmt: skip
@@ -191,6 +192,10 @@ def _why_not(reasons: Mapping[str, str]) -> list[Text]:
     ]
 
 
+def show_night(console: Console, pod: str, what: str) -> None:
+    _print(console, Padding(Text.assemble(("night ", "dim"), (pod, "bold"), f"  {what}"), (0, 0, 0, 2)))
+
+
 # --- the end
 
 
@@ -206,7 +211,8 @@ def show_summary(console: Console, placed: Sequence[str], waiting: Sequence[str]
 
 
 def show_commands(console: Console, commands: Sequence[tuple[str, str]], url: str) -> None:
-    _print(console, Padding(Text.assemble("Still serving at ", (url, "cyan"), ". Try:"), (1, 0, 0, 2)))
+    text = Text.assemble("The page is at ", (url, "cyan"), ". Pods come and go there from now on. Try:")
+    _print(console, Padding(text, (1, 0, 0, 2)))
     for command, why in commands:
         # Not wrapped, so that it can be copied.
         console.print(f"  [dim]# {why}[/dim]")

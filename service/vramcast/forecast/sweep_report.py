@@ -53,11 +53,16 @@ class SweepReport:
             left = left[len(same) :]
 
 
-def sweep_task(forecaster: Forecaster, task: Task, products: Sequence[Product], sweep: SweepRange) -> SweepReport:
-    """Raises InvalidTask if the description does not tell how memory depends on the key."""
+def sweep_task(
+    forecaster: Forecaster, task: Task, products: Sequence[Product], sweep: SweepRange, search: bool = True
+) -> SweepReport:
+    """Raises InvalidTask if the description does not tell how memory depends on the key.
+
+    `search`: look for the largest value on each product. That takes dozens of forecasts per product.
+    """
     drawn = _DRAWN if _DRAWN in products else products[0]
     points = curve(forecaster, task, drawn, sweep)
-    largest = [find_largest(forecaster, task, product, sweep) for product in products]
+    largest = [find_largest(forecaster, task, product, sweep) for product in products] if search else []
     return SweepReport(sweep, drawn, points, [one for one in largest if one is not None])
 
 

@@ -103,9 +103,17 @@ export function open(main) {
     const asked = wanted;
     if (done === 0) await suggest(form.model);
     try {
-      const [answer, sweep] = await Promise.all([post("forecast", manifest(form)),
-        post(`sweep?over=${encodeURIComponent(range(form))}`, manifest(form)).catch((error) => ({ error: error.message }))]);
-      if (asked === wanted) draw(answer, sweep);
+      if (!result.hasChildNodes()) show(result, h("p", { class: "dim" }, "Forecasting …"));
+      const task = manifest(form);
+      const over = `sweep?over=${encodeURIComponent(range(form))}`;
+      const answer = await post("forecast", task);
+      if (asked === wanted) draw(answer, { error: "Forecasting …" });
+      // The curve takes a second. The largest values take dozens of forecasts, so they follow.
+      for (const path of [`${over}&largest=false`, over]) {
+        if (asked !== wanted) break;
+        const sweep = await post(path, task).catch((error) => ({ error: error.message }));
+        if (asked === wanted) draw(answer, sweep);
+      }
     } catch (error) {
       if (error.message.startsWith("The service")) throw error;
       if (asked === wanted) show(result, h("p", { class: "notice" }, error.message));
@@ -131,7 +139,7 @@ export function open(main) {
           h("td", { class: "number", "data-need": each.need_mib }, memory(each.need_mib)),
           h("td", null, verdict(each.holds_it)))))),
       partsOf(worst),
-      h("h3", null, "As it grows"), sweep.error ? h("p", { class: "dim" }, sweep.error) : curve(sweep, form),
+      h("h3", null, "As it grows"), sweep.error ? h("p", { class: "dim" }, sweep.error) : curve(sweep, form, answer.forecasts),
       h("h3", null, "Annotations"),
       h("div", { class: "code" }, h("pre", { tabindex: "0" }, text),
         h("button", { type: "button", class: "copy", "data-text": text }, "Copy")),
@@ -160,10 +168,12 @@ function partsOf(forecast) {
       h("span", null, part.name, h("small", null, part.because)), h("b", null, memory(part.size_bytes / MIB)))))];
 }
 
-function curve(sweep, form) {
+function curve(sweep, form, forecasts) {
   const points = sweep.points.map((point) => [point.value, point.median_bytes / MIB / 1024, point.bound_bytes / MIB / 1024]);
   const highest = Math.max(...points.map(([, , bound]) => bound)) * 1.08;
-  const levels = [...new Map(sweep.largest.map((each) => [each.usable_mib, each])).values()].sort((one, other) => one.usable_mib - other.usable_mib);
+  const known = forecasts.filter((each) => each.usable_mib !== null);
+  const largest = new Map(sweep.largest.map((each) => [each.product, each.value]));
+  const levels = [...new Map(known.map((each) => [each.usable_mib, each])).values()].sort((one, other) => one.usable_mib - other.usable_mib);
   const above = levels.find((each) => each.usable_mib / 1024 > highest);
   const top = above && above.usable_mib / 1024 < 1.6 * highest ? (above.usable_mib / 1024) * 1.06 : highest;
   const last = points.at(-1)[0];
@@ -177,14 +187,16 @@ function curve(sweep, form) {
   drawn.line(points.map(([x, , high]) => [x, high]), "bound");
   for (const each of levels.filter((one) => one.usable_mib / 1024 <= top)) {
     drawn.level(each.usable_mib / 1024, shortProduct(each.product), "gpu");
-    if (each.value !== null && each.value <= last) drawn.dot(each.value, each.usable_mib / 1024, "largest", `${each.value} fits`);
+    const fits = largest.get(each.product) ?? null;
+    if (fits !== null && fits <= last) drawn.dot(fits, each.usable_mib / 1024, "largest", `${fits} fits`);
   }
   const own = Number(sweep.sweep === "batch-size" ? form.batch : form.length);
   if (own && own <= last) drawn.line([[own, 0], [own, top]], "own");
   return [h("figure", null, drawn.draw(), h("figcaption", { class: "keys" },
     h("span", null, h("i", { class: "key bound" }), `needed at risk ${percent(sweep.risk, sweep.risk < 0.01 ? 1 : 0)}`),
     h("span", null, h("i", { class: "key median" }), "median"), h("span", null, h("i", { class: "key gpu" }), "a GPU's memory"))),
-  h("table", { class: "wide" }, h("caption", null, `Largest ${sweep.sweep} that fits`),
+  sweep.largest.length === 0 ? h("p", { class: "dim" }, "Looking for the largest value that fits …")
+    : h("table", { class: "wide" }, h("caption", null, `Largest ${sweep.sweep} that fits`),
     h("tbody", null, sweep.largest.map((each) => h("tr", { "data-key": each.product },
       h("th", { scope: "row" }, shortProduct(each.product)),
       h("td", { class: "number" }, each.value === null ? h("span", { class: "no" }, "none") : h("b", null, count(each.value))),
