@@ -70,6 +70,7 @@ DEFAULTS = {
     "records_kept": 2000,
     "min_run_seconds": 60.0,
     "oom_exit_codes": "",
+    "page": True,
     "detail_metrics": False,
     "log_format": "auto",
     "log_level": "info",

@@ -75,9 +75,8 @@ def test_the_page_has_no_inline_script_or_style_and_says_so(client: Client) -> N
 
 def test_every_file_that_the_page_names_is_served(client: Client) -> None:
     served = {path.name for path in FILES.iterdir()} - {"index.html"}
-    named = {
-        name for path in FILES.iterdir() for name in re.findall(r"[\"'/]([a-z]+\.(?:js|css|svg))", path.read_text())
-    }
+    texts = [path.read_text() for path in FILES.iterdir()]
+    named = {name for text in texts for name in re.findall(r"[\"'/]([a-z]+\.(?:js|css|svg))", text)}
     assert named == served
     for name in served:
         assert client.request("GET", f"/page/{name}").status == 200
