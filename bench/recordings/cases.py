@@ -1,4 +1,4 @@
-"""A case is a measured run with everything that its recording needs. Readers make cases, and count what they leave out."""
+"""A case is a measured run with all that its recording needs. Readers make cases and count what they leave out."""
 
 from __future__ import annotations
 
@@ -59,7 +59,6 @@ class Case:
     product: str
     optimizer: str
     measured_gib: dict[Counters, float]
-    foreach: bool = True
     fused: bool = False
     plan: Plan | None = None
     expandable_segments: bool = False

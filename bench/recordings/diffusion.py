@@ -6,7 +6,7 @@ from pathlib import Path
 
 from bench.recordings.cases import Case, Cases, Counters, Recipe, collapsed, read_rows
 
-_OPTIMIZERS = {"AdamW": "adamw", "AdamW (8-bit bitsandbytes)": "adamw-8bit"}
+_OPTIMIZERS = {"AdamW": "adamw", "AdamW (8-bit bitsandbytes)": "adam8bit"}
 
 
 def diffusion(data: Path) -> Cases:
@@ -34,7 +34,8 @@ def _cogvideox(data: Path, found: Cases) -> None:
             checkpointing="reentrant" if row["checkpointing"] == "on" else "",
             lora_rank=int(row["lora_rank"] or 0),
         )
-        name = f"{row['model']} {row['method']} rank {row['lora_rank'] or '-'} {row['optimizer']} batch {row['batch_per_gpu']}"
+        name = f"{row['model']} {row['method']} rank {row['lora_rank'] or '-'} {row['optimizer']}"
+        name += f" batch {row['batch_per_gpu']}"
         measured = {Counters.RESERVED: float(row["mem_gib"])}
         kind = f"CogVideoX {row['method']}"
         optimizer = _OPTIMIZERS[row["optimizer"]]

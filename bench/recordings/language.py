@@ -47,19 +47,15 @@ def _fms(data: Path, gpus: range, fused: bool | None) -> Cases:
 
 
 def _not_comparable(row: Row) -> str:
-    if row["outcome"] != "ok":
-        return f"outcome {row['outcome']}"
-    if row["trust"] not in _TRUSTED:
-        return f"trust {row['trust']}"
-    if row["seq_len"].startswith("~"):
-        return "samples of varying length"
-    if not row["mem_gib_2"]:
-        return "no second counter"
-    if "not stated" in row["precision"]:
-        return "precision not stated"
-    if "moe" in row["kernels"] or "padding-free" in row["kernels"]:
-        return f"kernels {row['kernels']}"
-    return ""
+    reasons = (
+        (row["outcome"] != "ok", f"outcome {row['outcome']}"),
+        (row["trust"] not in _TRUSTED, f"trust {row['trust']}"),
+        (row["seq_len"].startswith("~"), "samples of varying length"),
+        (not row["mem_gib_2"], "no second counter"),
+        ("not stated" in row["precision"], "precision not stated"),
+        ("moe" in row["kernels"] or "padding-free" in row["kernels"], f"kernels {row['kernels']}"),
+    )
+    return next((reason for applies, reason in reasons if applies), "")
 
 
 def _fms_case(row: Row, runs: int) -> Case:
@@ -83,7 +79,8 @@ def _fms_case(row: Row, runs: int) -> Case:
         loss=Loss.SHIFTED_COPY,
     )
     plan = Plan(Scheme.FSDP, gpus, masters=flagged) if gpus > 1 else None
-    name = f"{row['model']} {row['method']} {row['precision']} {kernels} {gpus} x {row['batch_per_gpu']} x {row['seq_len']}"
+    name = f"{row['model']} {row['method']} {row['precision']} {kernels} "
+    name += f"{gpus} x {row['batch_per_gpu']} x {row['seq_len']}"
     measured = {Counters.ALLOCATED: float(row["mem_gib_2"]), Counters.DEVICE: float(row["mem_gib"])}
     kind = row["method"] if row["method"] != "qlora" else _QUANTIZATIONS[row["quant"]].replace("int4", "gptq")
     return Case(name, recipe, _A100_80, "adamw", measured, plan=plan, kind=kind, runs=runs)
@@ -154,7 +151,7 @@ def _zero_case(row: Row) -> Case:
     product = _A100_80 if "A100" in row["gpu"] else "NVIDIA-GeForce-RTX-3090"
     measured = {Counters.ACTIVE: float(row["mem_gib_2"]), Counters.RESERVED: float(row["mem_gib"])}
     return Case(
-        name, recipe, product, "adamw", measured, foreach=False, fused=True, plan=plan,
+        name, recipe, product, "adamw", measured, fused=True, plan=plan,
         expandable_segments=row["kernels"] == "expandable_segments", kind=f"ZeRO-{stage}",
     )  # fmt: skip
 

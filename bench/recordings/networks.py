@@ -8,9 +8,8 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812
-from torch import Tensor, nn
-
 from bench.recordings.cases import Loss, Recipe
+from torch import Tensor, nn
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 Built = tuple[Callable[[], nn.Module], Callable[[], tuple[Any, Callable[[Any, Any], Tensor]]]]
@@ -59,9 +58,7 @@ def _catalog() -> dict[str, Callable[[int], nn.Module]]:
     from vramcast.profile.sources import all_sources  # noqa: PLC0415 - imports transformers
 
     known = [source for source in all_sources() if source.name.startswith("hf/")]
-    return {
-        name.lower(): source.make for source in known for name in (source.name.removeprefix("hf/"), *source.also)
-    }
+    return {name.lower(): source.make for source in known for name in (source.name.removeprefix("hf/"), *source.also)}
 
 
 def _language(name: str, recipe: Recipe) -> Built:
@@ -106,9 +103,7 @@ def _language_model(name: str, tokens: int) -> nn.Module:
     import transformers  # noqa: PLC0415
 
     prefix, fields = _EXTRA[name]
-    model: nn.Module = getattr(transformers, f"{prefix}ForCausalLM")(
-        getattr(transformers, f"{prefix}Config")(**fields)
-    )
+    model: nn.Module = getattr(transformers, f"{prefix}ForCausalLM")(getattr(transformers, f"{prefix}Config")(**fields))
     return model
 
 
@@ -162,7 +157,11 @@ def _timm(name: str, recipe: Recipe) -> Built:
     from timm.layers import set_fused_attn  # noqa: PLC0415
 
     fused = recipe.attention != "eager"
-    side = int(recipe.size) if isinstance(recipe.size, int) and recipe.size else timm.get_pretrained_cfg(name).input_size[-1]  # type: ignore[union-attr]
+    side = (
+        int(recipe.size)
+        if isinstance(recipe.size, int) and recipe.size
+        else timm.get_pretrained_cfg(name).input_size[-1]
+    )  # type: ignore[union-attr]
 
     def build() -> nn.Module:
         set_fused_attn(fused)
@@ -304,7 +303,7 @@ def _predicted_noise(model: Any, batch: Any) -> Tensor:
     return torch.mean((weights * (predicted - latents) ** 2).reshape(latents.shape[0], -1), dim=1).mean()
 
 
-def _flux(name: str, recipe: Recipe) -> Built:
+def _flux(_name: str, recipe: Recipe) -> Built:
     from diffusers import Flux2Transformer2DModel  # noqa: PLC0415
 
     height, width = recipe.size  # type: ignore[misc]

@@ -6,30 +6,32 @@ import hashlib
 import json
 import os
 from dataclasses import asdict
+from importlib.metadata import version
 from pathlib import Path
 
-import numpy as np
-
 import bench.recordings.networks
-import vramcast.profile.recording
+import numpy as np
 from bench.recordings.cases import Recipe
 from bench.recordings.networks import blocks_of, built
+
+import vramcast.profile.recording
 from vramcast.forecast.stretch import stretch
 from vramcast.forecast.tape import Mark, Moment, Tape
 from vramcast.profile.recording.record import record_model
-from vramcast.profile.recording.settings import Attention, Kernels, LoraTargets, Settings
-from vramcast.task.vocabulary import Precision, Quantization
+from vramcast.profile.recording.settings import Settings
+from vramcast.task.vocabulary import Attention, Kernels, Precision, Quantization
 
 
 def settings_of(recipe: Recipe) -> Settings:
-    precision = {"": Precision.FP32, "bf16": Precision.AMP_BF16, "fp16": Precision.AMP_FP16}[recipe.autocast]
+    mixed = recipe.autocast and recipe.weights == "fp32"
     return Settings(
-        precision=precision,  # the network is built in the dtype of its weights
+        precision=Precision(f"amp-{recipe.autocast}" if mixed else recipe.weights),
+        autocast=bool(recipe.autocast) and not mixed,
         attention=Attention(recipe.attention),
         gradient_checkpointing=bool(recipe.checkpointing),
         reentrant=recipe.checkpointing == "reentrant",
         lora_rank=recipe.lora_rank or None,
-        lora_targets=LoraTargets(recipe.lora_targets),
+        lora_targets=recipe.lora_targets,
         lora_dropout=recipe.lora_dropout,
         quantization=Quantization(recipe.quantization),
         upcast=recipe.upcast,
@@ -70,6 +72,11 @@ def load_tape(path: Path) -> Tape:
         return Tape(stored["sizes"], stored["roles"], stored["units"], stored["events"], marks)
 
 
+def versions() -> str:
+    names = ("torch", "transformers", "timm", "torchvision", "diffusers")
+    return ", ".join(f"{name} {version(name)}" for name in names)
+
+
 def record(recipe: Recipe) -> Tape:
     build, batch_of = built(recipe)
     detects = recipe.variant == "frozen stages"  # detection looks at values
@@ -77,10 +84,11 @@ def record(recipe: Recipe) -> Tape:
     return stretch(tape, blocks_of(recipe)) if blocks_of(recipe) else tape
 
 
-def record_into(recipe: Recipe, path: Path) -> str:
-    """The reason why there is no recording, or nothing. Runs in a process of its own."""
+def record_into(task: tuple[Recipe, Path]) -> tuple[Recipe, str]:
+    """Runs in a process of its own. Returns why there is no recording, or nothing."""
+    recipe, path = task
     try:
         save_tape(record(recipe), path)
-    except Exception as error:  # noqa: BLE001 - any failure of any library becomes a counted reason
-        return f"{type(error).__name__}: {error}"
-    return ""
+    except Exception as error:
+        return recipe, f"{type(error).__name__}: {error}"
+    return recipe, ""

@@ -30,9 +30,7 @@ def timm_intervals(data: Path) -> Cases:
             network=row["model_ref"], batch=int(row["batch_per_gpu"]), size=int(row["image_size"]), autocast="fp16",
             attention="eager",
         )  # fmt: skip
-        found.cases.append(
-            Case(row["model"], recipe, _RTX_3090, "sgd-momentum", {}, foreach=False, next_batch=int(row["fail_batch"]))
-        )
+        found.cases.append(Case(row["model"], recipe, _RTX_3090, "sgd-momentum", {}, next_batch=int(row["fail_batch"])))
     return found
 
 

@@ -11,6 +11,8 @@ from tests.forecast.steps import MIB, Model, at_mark, live_bytes, peak_bytes, re
 from vramcast.forecast.rank_view import GATHER, MAIN, Plan, Scheme
 from vramcast.forecast.sharding import shard
 from vramcast.forecast.tape import Moment, Role, Tape
+from vramcast.forecast.update import with_update
+from vramcast.task.vocabulary import Optimizer
 
 MODEL = Model()
 WEIGHTS = 2 * MODEL.root_bytes + MODEL.units * MODEL.unit_bytes
@@ -179,3 +181,13 @@ def test_running_ahead_needs_no_less_and_every_step_ends_as_the_one_before(schem
 @pytest.mark.parametrize("scheme", [Scheme.DDP, Scheme.ZERO_2])
 def test_schemes_that_gather_nothing_stay_on_the_main_stream(scheme: Scheme) -> None:
     assert set(shard(recorded(MODEL), plan(scheme)).streams.tolist()) == {MAIN}
+
+
+@pytest.mark.parametrize(
+    ("scheme", "masters", "bytes_per_weight"),
+    [(Scheme.FSDP, False, 2), (Scheme.FSDP, True, 4), (Scheme.ZERO_1, True, 4), (Scheme.ZERO_3, True, 4)],
+)
+def test_the_optimizer_steps_what_a_rank_owns(scheme: Scheme, masters: bool, bytes_per_weight: int) -> None:
+    rank = with_update(shard(recorded(MODEL), plan(scheme, masters=masters)), Optimizer.ADAMW, sharded=True)
+    owned = WEIGHTS // 2 // 4
+    assert stored_bytes(rank, Role.STATE) == 2 * bytes_per_weight * owned

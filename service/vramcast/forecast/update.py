@@ -52,9 +52,12 @@ class _Update:
     fuses: bool = False  # can run fused: no lists, and a counter on the GPU for each parameter
 
 
-def with_update(tape: Tape, optimizer: Optimizer, *, element_bytes: int = 4, fused: bool = False) -> Tape:
+def with_update(
+    tape: Tape, optimizer: Optimizer, *, element_bytes: int = 4, fused: bool = False, sharded: bool = False
+) -> Tape:
     """Fills the open UPDATE slots. `element_bytes` of a trained weight: 2 if the model was cast to 16 bits.
 
+    `sharded`: the tape is a rank's (`sharding.py`), whose gradients are flat, so every weight is taken for trained.
     A slot that has events already is the recorded loop's own update and stays as it is.
     """
     slots = _open_slots(tape)
@@ -62,7 +65,7 @@ def with_update(tape: Tape, optimizer: Optimizer, *, element_bytes: int = 4, fus
         return tape
     update = _UPDATES[optimizer]
     inserts = [Insert(event, mark) for event, mark in slots]
-    trained = trained_weights(tape, slots[0][0], element_bytes)
+    trained = trained_weights(tape, slots[0][0], element_bytes, sharded=sharded)
     if update.before:
         begin = next(at for at, mark in enumerate(tape.marks) if mark.moment is Moment.STEP)
         inserts.insert(0, Insert(tape.marks[begin].event, begin))
@@ -79,7 +82,7 @@ def with_update(tape: Tape, optimizer: Optimizer, *, element_bytes: int = 4, fus
     return spliced(tape, inserts)
 
 
-def trained_weights(tape: Tape, event: int, element_bytes: int) -> list[Trained]:
+def trained_weights(tape: Tape, event: int, element_bytes: int, *, sharded: bool = False) -> list[Trained]:
     """The weights that have a gradient at this event, in the order in which the model was loaded."""
     events = tape.events[:event]
     live = np.zeros(len(tape.sizes), np.bool_)
@@ -90,7 +93,7 @@ def trained_weights(tape: Tape, event: int, element_bytes: int) -> list[Trained]
     found: list[Trained] = []
     for storage in np.flatnonzero(live & (tape.roles == Role.WEIGHT) & (tape.units >= 0)).tolist():
         key = int(tape.sizes[storage]), int(tape.units[storage])
-        if have[key] > 0:
+        if sharded or have[key] > 0:
             have[key] -= 1
             found.append(Trained(*key, element_bytes))
     return found

@@ -106,7 +106,7 @@ class ReplicatedZeroView(_ZeroView):
         if mark.moment is Moment.BACKWARD:
             self._reduced = 0
             self._buffer = self.write.make(_HALF * self.plan.bucket_elements, Role.WORKSPACE)
-        elif mark.moment is Moment.UPDATE:
+        elif mark.moment is Moment.STEP:
             self._after_update()
 
     def reduce(self) -> None:
@@ -158,7 +158,6 @@ class ReplicatedZeroView(_ZeroView):
             for number in self._whole:
                 self.write.free(number)
             self._whole.clear()
-            self.temporary(_SINGLE * self.owned)  # masters on their way back from the host
 
 
 @dataclass(slots=True)
@@ -210,7 +209,7 @@ class ShardedZeroView(_ZeroView):
             self._advance(self._order[0])
         elif mark.moment is Moment.BACKWARD:
             self._advance(self._order[-1])
-        elif mark.moment is Moment.UPDATE:
+        elif mark.moment is Moment.STEP:
             self._after_update()
         elif mark.unit == _ROOT:
             return

@@ -1,0 +1,70 @@
+"""What a recording says about a case, counter by counter. Without torch, as a forecast is made."""
+
+from __future__ import annotations
+
+from bench.recordings.cases import Case, Counters
+
+from vramcast.forecast.peaks import AllocatorSettings, Peaks, peaks
+from vramcast.forecast.rank_view import Scheme
+from vramcast.forecast.sharding import shard
+from vramcast.forecast.tape import Tape
+from vramcast.forecast.update import with_update
+from vramcast.hardware.products import PRODUCTS
+from vramcast.task.vocabulary import Optimizer
+
+GIB = 1 << 30
+MIB = 1 << 20
+
+
+def context_bytes(product: str) -> int:
+    return PRODUCTS[product].context_mib * MIB
+
+
+def capacity_bytes(product: str) -> int:
+    """What the allocator may reserve on an otherwise empty GPU."""
+    spec = PRODUCTS[product]
+    return (spec.memory_mib - spec.reserve_mib - spec.context_mib) * MIB
+
+
+def answered(case: Case, tape: Tape) -> dict[Counters, float]:
+    """GiB for each counter that was measured."""
+    prompt, ahead = _views(case, tape)
+    settings = AllocatorSettings(capacity_bytes(case.product), case.expandable_segments)
+    allocated = peaks(prompt, AllocatorSettings())
+    reserved = allocated if ahead is prompt else peaks(ahead, AllocatorSettings())
+    limited = peaks(ahead, settings) if reserved.reserved_bytes > capacity_bytes(case.product) else reserved
+    if case.expandable_segments:
+        limited = peaks(ahead, settings)
+    found = {
+        Counters.ALLOCATED: allocated.active_bytes,
+        Counters.ACTIVE: reserved.active_bytes,
+        Counters.RESERVED: limited.reserved_bytes,
+        Counters.DEVICE: limited.reserved_bytes + context_bytes(case.product),
+    }
+    return {counter: found[counter] / GIB for counter in case.measured_gib}
+
+
+def reserved_at(case: Case, tape: Tape) -> Peaks:
+    """Without a limit: how much this batch would take."""
+    return peaks(_views(case, tape)[1], AllocatorSettings())
+
+
+def _views(case: Case, tape: Tape) -> tuple[Tape, Tape]:
+    """The tape as `max_memory_allocated` counts, and with what the host's running ahead keeps busy."""
+    if case.plan is None:
+        whole = _with_update(case, tape)
+        return whole, whole
+    prompt = _with_update(case, shard(tape, case.plan))
+    if case.plan.scheme is Scheme.DDP:
+        return prompt, prompt
+    return prompt, _with_update(case, shard(tape, case.plan, ahead=True))
+
+
+def _with_update(case: Case, tape: Tape) -> Tape:
+    if case.plan is not None and case.plan.offload:
+        return tape
+    sharded = case.plan is not None and case.plan.scheme is not Scheme.DDP
+    wide = case.recipe.lora_rank or (case.plan is not None and case.plan.masters) or case.recipe.weights == "fp32"
+    return with_update(
+        tape, Optimizer(case.optimizer), element_bytes=4 if wide else 2, fused=case.fused, sharded=sharded
+    )

@@ -1,0 +1,89 @@
+"""Writes the results of the slices as a page."""
+
+from __future__ import annotations
+
+from statistics import mean
+
+from bench.recordings.cases import Counters
+from bench.recordings.slices import Result, bias, error, inside, mean_error
+
+_INTRODUCTION = """# Recordings against measured runs
+
+What recordings alone say about runs that others measured. Nothing is fitted: the only constant that is not in a
+recording is the memory of a CUDA context, which is known for each GPU product.
+
+    python -m bench.recordings --data DIR [--slice NAME] [--every N] --out docs/benchmarks/recordings.md
+
+Repeated runs with other versions of the same libraries count once, with their median. *Bias* is the median of said
+over measured: a minus says too little. Recordings were made with {versions}.
+"""
+
+
+def page(results: list[Result], speed: str, versions: str) -> str:
+    parts = [_INTRODUCTION.format(versions=versions), _summary(results)]
+    if speed:
+        parts.append(speed)
+    parts += [_details(result) for result in results]
+    return "\n".join(parts)
+
+
+def _summary(results: list[Result]) -> str:
+    lines = ["| slice | cases | error | bias | must | aim |", "|---|---|---|---|---|---|"]
+    for result in results:
+        chosen = result.slice
+        found, signed = _figures(result)
+        count = len(result.said) or len(result.distances)
+        lines.append(f"| {chosen.title} | {count} | {found} | {signed} | {chosen.must} | {chosen.aim} |")
+    return "\n".join(lines) + "\n"
+
+
+def _figures(result: Result) -> tuple[str, str]:
+    chosen = result.slice
+    if not chosen.counters:
+        far = [distance for _, distance in result.distances]
+        return (inside(far), f"{mean(far):+.4f}") if far else ("-", "-")
+    if chosen.name == "timm-fp32":
+        ratios = result.ratios(Counters.DEVICE)
+        return f"{error(ratios)} / {mean_error(ratios)}", bias(ratios)
+    ratios_of = [result.ratios(counter) for counter in chosen.counters]
+    return " / ".join(error(ratios) for ratios in ratios_of), " / ".join(bias(ratios) for ratios in ratios_of)
+
+
+def _details(result: Result) -> str:
+    chosen = result.slice
+    lines = [f"## {chosen.title[0].upper()}{chosen.title[1:]}", ""]
+    if chosen.counters:
+        lines += [f"Counters: {', '.join(chosen.counters)}.", ""]
+    if len(result.kinds()) > 1:
+        lines += ["| part | cases | median error | bias |", "|---|---|---|---|"]
+        for kind in result.kinds():
+            ratios_of = [result.ratios(counter, kind) for counter in chosen.counters]
+            found = " / ".join(error(ratios) for ratios in ratios_of)
+            signed = " / ".join(bias(ratios) for ratios in ratios_of)
+            lines.append(f"| {kind} | {len(ratios_of[0])} | {found} | {signed} |")
+        lines.append("")
+    lines += _furthest(result)
+    left = ", ".join(f"{reason} ({count})" for reason, count in result.cases.left_out.most_common())
+    lines += [f"Of {result.cases.rows} rows left out: {left or 'none'}.", ""]
+    return "\n".join(lines)
+
+
+_SHOWN = 5
+
+
+def _furthest(result: Result) -> list[str]:
+    """The cases that are most wrong, so that one sees where to look."""
+    if result.distances:
+        far = sorted(result.distances, key=lambda pair: -abs(pair[1]))[:_SHOWN]
+        shown = ", ".join(f"{case.name} {distance:+.3f}" for case, distance in far if distance)
+        return [f"Furthest from their interval: {shown or 'none'}.", ""]
+    counter = result.slice.counters[-1]
+    known = [(case, found) for case, found in result.said if counter in case.measured_gib]
+    known.sort(key=lambda pair: -abs(pair[1][counter] / pair[0].measured_gib[counter] - 1))
+    if not known:
+        return []
+    lines = [f"| furthest off, {counter} | measured GiB | said GiB |", "|---|---|---|"]
+    lines += [
+        f"| {case.name} | {case.measured_gib[counter]:.2f} | {found[counter]:.2f} |" for case, found in known[:_SHOWN]
+    ]
+    return [*lines, ""]
