@@ -1,6 +1,6 @@
 """Recordings alone against measured runs.
 
-    python -m bench.recordings --data DIR [--slice NAME ...] [--every N] [--jobs N] [--out FILE] [--rows]
+    python -m bench.recordings --data DIR [--slice NAME ...] [--every N] [--jobs N] [--cached] [--out FILE]
 
 DIR holds `runs/*.csv`, `measurements.csv` and `xmem.csv`. Each row becomes a recording of the public network with the
 row's settings, made without a GPU and answered as a forecast answers. Recordings are kept in the user's cache, by
@@ -31,7 +31,10 @@ def main() -> None:
     results = [Result(found, found.read(arguments.data).every(arguments.every)) for found in chosen]
     folder = cache_folder()
     recipes = dict.fromkeys(recipe for result in results for case in result.cases.cases for recipe in recipes_of(case))
-    failed = make_recordings(list(recipes), folder, arguments.jobs)
+    if arguments.cached:
+        failed = {recipe: "not in the cache" for recipe in recipes if not cached_at(folder, recipe).exists()}
+    else:
+        failed = make_recordings(list(recipes), folder, arguments.jobs)
     for result in results:
         answer(result, folder, failed)
     for result in results if arguments.rows else ():
@@ -99,6 +102,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--slice", action="append", choices=[found.name for found in SLICES], help="only this slice")
     parser.add_argument("--every", type=int, default=1, help="only every Nth case of a slice")
     parser.add_argument("--jobs", type=int, default=1, choices=(1, 2), help="processes that record")
+    parser.add_argument("--cached", action="store_true", help="record nothing, answer from the cache")
     parser.add_argument("--out", type=Path, help="write the page here")
     parser.add_argument("--rows", action="store_true", help="print each case")
     return parser.parse_args()

@@ -28,6 +28,7 @@ class Loss(StrEnum):
     """How a library's version computes a language model's loss: several copies of the logits lie between them."""
 
     SHIFTED_COPY = "logits in fp32, then a contiguous copy without the last token (transformers < 4.46)"
+    SHIFTED_16_BITS = "a contiguous copy in the logits' own format (GPTBigCode, transformers < 4.46)"
     SHIFTED_LABELS = "logits in fp32, shifted labels (transformers >= 4.46)"
 
 

@@ -76,7 +76,8 @@ def _fms_case(row: Row, runs: int) -> Case:
         quantization=_QUANTIZATIONS[row["quant"]],
         upcast=kernels == "baseline-peft-bnb" and gpus == 1,
         kernels="liger" if "liger" in kernels else "fused" if _FUSED in kernels else "none",
-        loss=Loss.SHIFTED_COPY,
+        loss=Loss.SHIFTED_16_BITS if "bigcode" in row["model_ref"] else Loss.SHIFTED_COPY,
+        variant="separate experts" if "Mixtral" in row["model_ref"] else "",
     )
     plan = Plan(Scheme.FSDP, gpus, masters=flagged) if gpus > 1 else None
     name = f"{row['model']} {row['method']} {row['precision']} {kernels} "

@@ -71,6 +71,9 @@ def _language(name: str, recipe: Recipe) -> Built:
             _shorten(model)
         if recipe.variant == "rotary caches":
             _add_rotary_caches(model)
+        if recipe.variant == "separate experts":
+            for layer in model.model.layers:  # type: ignore[union-attr]
+                layer.mlp = _SeparateExperts(model.config)
         return model.to(DTYPES[recipe.weights])
 
     def batch_of() -> tuple[Any, Callable[[Any, Any], Tensor]]:
@@ -107,6 +110,41 @@ def _language_model(name: str, tokens: int) -> nn.Module:
     return model
 
 
+class _SeparateExperts(nn.Module):
+    """Mixtral's experts before transformers 5: a module each, run one after the other. Tokens spread evenly."""
+
+    def __init__(self, config: Any) -> None:
+        super().__init__()
+        self.count, self.chosen = config.num_local_experts, config.num_experts_per_tok
+        self.gate = nn.Linear(config.hidden_size, self.count, bias=False)
+        self.experts = nn.ModuleList(_Expert(config.hidden_size, config.intermediate_size) for _ in range(self.count))
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        rows = hidden.view(-1, hidden.shape[-1])
+        weights, experts = torch.topk(torch.softmax(self.gate(rows), 1, dtype=torch.float32), self.chosen)
+        weights = (weights / weights.sum(-1, keepdim=True)).to(rows.dtype)
+        mask = torch.zeros(*experts.shape, self.count, dtype=torch.long, device=rows.device)
+        result = torch.zeros_like(rows)
+        for expert in self.experts:
+            taken = torch.zeros(len(rows) * self.chosen // self.count, dtype=torch.long, device=rows.device)
+            made = expert(rows[taken]) * weights[taken, taken, None]
+            result.index_add_(0, taken, made.to(rows.dtype))
+        del mask
+        return result.view_as(hidden)
+
+
+class _Expert(nn.Module):
+    def __init__(self, width: int, inner: int) -> None:
+        super().__init__()
+        self.w1 = nn.Linear(width, inner, bias=False)
+        self.w2 = nn.Linear(inner, width, bias=False)
+        self.w3 = nn.Linear(width, inner, bias=False)
+
+    def forward(self, rows: Tensor) -> Tensor:
+        made: Tensor = self.w2(F.silu(self.w1(rows)) * self.w3(rows))
+        return made
+
+
 def _add_rotary_caches(model: nn.Module) -> None:
     """Until transformers 4.42 each of Qwen2's layers kept the sines and cosines of all positions."""
     for layer in model.model.layers:  # type: ignore[union-attr]
@@ -118,7 +156,15 @@ def _shifted_copy(model: Any, batch: Any) -> Tensor:
     """transformers before 4.46. Encoder-decoders never shifted."""
     if getattr(model, "config", None) is not None and model.config.is_encoder_decoder:
         return _shifted_labels(model, batch)
-    logits = _logits(model, batch["input_ids"])
+    return _without_last(_logits(model, batch["input_ids"]), batch)
+
+
+def _shifted_16_bits(model: Any, batch: Any) -> Tensor:
+    logits: Tensor = model(input_ids=batch["input_ids"], use_cache=False).logits
+    return _without_last(logits, batch)
+
+
+def _without_last(logits: Tensor, batch: Any) -> Tensor:
     shifted = logits[..., :-1, :].contiguous()
     labels = batch["labels"][..., 1:].contiguous()
     return F.cross_entropy(shifted.view(-1, shifted.shape[-1]), labels.view(-1))
@@ -134,7 +180,11 @@ def _shifted_labels(model: Any, batch: Any) -> Tensor:
     return loss
 
 
-_LANGUAGE_LOSSES = {Loss.SHIFTED_COPY: _shifted_copy, Loss.SHIFTED_LABELS: _shifted_labels}
+_LANGUAGE_LOSSES = {
+    Loss.SHIFTED_COPY: _shifted_copy,
+    Loss.SHIFTED_16_BITS: _shifted_16_bits,
+    Loss.SHIFTED_LABELS: _shifted_labels,
+}
 
 
 # ----------------------------------------------------------------------------------------------- image networks
