@@ -118,6 +118,28 @@ def test_a_size_of_the_wrong_kind_is_refused_with_the_right_annotation(settings:
         forecast(batch_size="8", **settings)
 
 
+@pytest.mark.parametrize(
+    ("model", "pixels", "latents"),
+    [
+        ("diffusers/stable-diffusion-xl-base-1.0", "3x1024x1024", "4x128x128"),
+        ("diffusers/stable-diffusion-v1-5", "3x512x768", "4x64x96"),
+        ("black-forest-labs/FLUX.1-dev", "3x1024x1024", "16x128x128"),
+        ("diffusers/FLUX.2-klein-4B", "3x512x512", "32x64x64"),
+        ("diffusers/Wan2.1-T2V-1.3B", "3x81x480x832", "16x21x60x104"),
+    ],
+)
+def test_the_pixels_of_a_denoiser_are_taken_for_their_latents_and_told(model: str, pixels: str, latents: str) -> None:
+    seen = forecast(model=model, batch_size="2", input_size=pixels)
+    assert f"input-size {latents}, the latents of {pixels}" in seen.assumptions
+    assert seen.median_bytes == forecast(model=model, batch_size="2", input_size=latents).median_bytes
+
+
+@pytest.mark.parametrize("size", ["3x1000x1025", "1x128x128", "8x128x128", "3x4x4"])
+def test_a_size_that_is_neither_pixels_nor_latents_of_a_denoiser_is_refused(size: str) -> None:
+    with pytest.raises(InvalidTask, match="expected latents such as 4x128x128, or pixels such as 3x1024x1024"):
+        forecast(model="diffusers/stable-diffusion-xl-base-1.0", batch_size="2", input_size=size)
+
+
 def test_an_image_of_twice_the_side_saves_four_times_as_much(catalog: Catalog) -> None:
     line = catalog.find("timm/resnet50")
     assert line is not None

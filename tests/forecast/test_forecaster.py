@@ -5,8 +5,10 @@ from typing import Any
 
 import pytest
 
+from tests.forecast.networks import traced_cnn
 from vramcast import __version__
 from vramcast.errors import InvalidTask
+from vramcast.forecast.description import encode_profile
 from vramcast.forecast.forecast import Source
 from vramcast.forecast.forecaster import PhysicsForecaster
 from vramcast.names import Product
@@ -66,6 +68,36 @@ def test_a_setting_without_effect_on_the_figures_is_told(change: dict[str, Any],
 def test_settings_that_the_figures_are_right_for_are_not_mentioned() -> None:
     task = replace(SUMMARY, attention=Attention.SDPA, gradient_accumulation=4)
     assert PhysicsForecaster(0.05).forecast(task, A100).assumptions == ()
+
+
+READS_TOKENS = encode_profile({**traced_cnn(), "input_shape": None, "sequence_length": 64})
+READS_IMAGES = encode_profile(traced_cnn())
+
+
+@pytest.mark.parametrize(
+    ("profile", "size", "key", "words"),
+    [
+        (READS_IMAGES, {"input_size": (3, 64, 64)}, "input-size", "with --input 3x64x64"),
+        (READS_IMAGES, {"sequence_length": 64}, "sequence-length", "the profile reads no tokens"),
+        (READS_TOKENS, {"sequence_length": 128}, "sequence-length", "made for 64 tokens: run .* --sequence-length 128"),
+        (READS_TOKENS, {"input_size": (3, 64, 64)}, "input-size", "made for samples of 64 elements"),
+    ],
+)
+def test_a_size_that_contradicts_the_profile_is_refused(
+    profile: str, size: dict[str, Any], key: str, words: str
+) -> None:
+    with pytest.raises(InvalidTask, match=words) as caught:
+        PhysicsForecaster(0.05).forecast(Task(Level.PROFILE, profile=profile, **size), A100)
+    assert caught.value.errors[0].field == f"vramcast.dev/{key}"
+
+
+@pytest.mark.parametrize(
+    ("profile", "size"), [(READS_IMAGES, {"input_size": (3, 32, 32)}), (READS_TOKENS, {"sequence_length": 64})]
+)
+def test_the_size_that_the_profile_was_made_for_may_be_repeated(profile: str, size: dict[str, Any]) -> None:
+    forecaster = PhysicsForecaster(0.05)
+    plain = Task(Level.PROFILE, profile=profile)
+    assert forecaster.forecast(replace(plain, **size), A100) == forecaster.forecast(plain, A100)
 
 
 def test_a_profile_of_a_newer_version_gets_the_advice_to_upgrade_or_profile_again() -> None:

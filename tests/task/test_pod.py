@@ -75,6 +75,27 @@ def test_devices_are_counted_as_the_scheduler_counts_them(containers: list[Conta
     assert pod(GIVEN, *containers).ask == Ask(GPU, count)
 
 
+SHARDED = {PREFIX + "model": "hf/gpt2", PREFIX + "zero-stage": "3", PREFIX + "data-parallel-size": "64"}
+
+
+def test_states_sharded_over_more_gpus_than_the_pod_has_are_told() -> None:
+    """The job may span pods, so it is no mistake. If it does not, the forecast is far too low."""
+    record = pod(SHARDED, app(4))
+    assert record.task is not None
+    assert "data-parallel-size 64, so the job has other pods than this one with 4 GPUs" in record.task.assumptions
+
+
+@pytest.mark.parametrize(
+    ("annotations", "gpus"),
+    [(SHARDED, 64), ({**SHARDED, PREFIX + "zero-stage": "0"}, 4), ({**SHARDED, **GIVEN}, 4)],
+    ids=["enough GPUs", "nothing is sharded", "nothing is forecast"],
+)
+def test_a_data_parallel_size_without_consequence_is_not_mentioned(annotations: dict[str, str], gpus: int) -> None:
+    record = pod(annotations, app(gpus))
+    assert record.task is not None
+    assert not any("data-parallel-size" in note for note in record.task.assumptions)
+
+
 def test_a_pod_without_devices_and_annotations_asks_for_nothing() -> None:
     record = pod({}, ContainerDevices({"cpu": 4, "example.com/fpga": 1}))
     assert (record.ask, record.task, record.invalid) == (None, None, None)

@@ -320,6 +320,20 @@ def test_which_modules_get_adapters_is_an_assumption_only_with_lora() -> None:
     assert not any("targets" in text for text in task(model="hf/gpt2", lora_rank="8", lora_targets="qv").assumptions)
 
 
+@pytest.mark.parametrize(
+    ("annotations", "note"),
+    [
+        ({"profile": "v1:abc", "model": "timm/resnet50"}, "profile counts, not model"),
+        ({"model": "timm/resnet50", **SUMMARY, "architecture": "cnn"},
+         "model counts, not parameters, activations, architecture"),
+    ],
+)  # fmt: skip
+def test_a_description_that_another_one_outranks_is_told(annotations: dict[str, str], note: str) -> None:
+    parsed = parse_task({PREFIX + name: text for name, text in annotations.items()})
+    assert parsed is not None
+    assert note in parsed.assumptions
+
+
 @pytest.mark.parametrize("name", KEYS)
 def test_a_megabyte_of_text_is_refused_without_parsing_it(name: str) -> None:
     (error,) = mistakes({name: "1" * (1 << 20)}).errors

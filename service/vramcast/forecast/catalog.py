@@ -22,7 +22,9 @@ from pathlib import Path
 from typing import Any
 
 from vramcast.errors import FieldError, InvalidTask, WorldUnavailable
+from vramcast.forecast import latents
 from vramcast.forecast.description import Description, parse_profile, unfold_layers
+from vramcast.forecast.latents import shown_size
 from vramcast.forecast.model_names import SOURCES, ModelNames
 from vramcast.task.vocabulary import PREFIX
 
@@ -154,7 +156,7 @@ class Catalog:
             return Named(parse_profile(self.profile(line, shape, None)), assumptions)
         if input_size is not None and line.input_shape is None:
             wrong = f"{line.name} reads tokens: set {PREFIX}sequence-length instead, for example {line.sequence_length}"
-            raise InvalidTask([FieldError(f"{PREFIX}input-size", _shown(input_size), wrong)])
+            raise InvalidTask([FieldError(f"{PREFIX}input-size", shown_size(input_size), wrong)])
         assumptions = () if length else (f"sequence-length {line.sequence_length}",)
         return Named(parse_profile(self.profile(line, None, length)), assumptions)
 
@@ -164,19 +166,17 @@ def _image_size(
 ) -> tuple[tuple[int, ...], tuple[str, ...]]:
     assert line.input_shape is not None  # noqa: S101 - the builder writes one of the two
     if length is not None:
-        wrong = f"{line.name} reads images: set {PREFIX}input-size instead, for example {_shown(line.input_shape)}"
+        wrong = f"{line.name} reads images: set {PREFIX}input-size instead, for example {shown_size(line.input_shape)}"
         raise InvalidTask([FieldError(f"{PREFIX}sequence-length", str(length), wrong)])
     if input_size is None:
-        return line.input_shape, (f"input-size {_shown(line.input_shape)}",)
+        return line.input_shape, (f"input-size {shown_size(line.input_shape)}",)
+    if line.name.startswith("diffusers/"):
+        return latents.size(line.name, line.input_shape, input_size)
     growth = math.prod(input_size[1:]) / math.prod(line.input_shape[1:]) if input_size[1:] else 0.0
     if len(input_size) != len(line.input_shape) or not 1 / _MOST_GROWTH < growth < _MOST_GROWTH:
-        wrong = f"expected an image size for {line.name}, for example {_shown(line.input_shape)}"
-        raise InvalidTask([FieldError(f"{PREFIX}input-size", _shown(input_size), wrong)])
+        wrong = f"expected an image size for {line.name}, for example {shown_size(line.input_shape)}"
+        raise InvalidTask([FieldError(f"{PREFIX}input-size", shown_size(input_size), wrong)])
     return input_size, ()
-
-
-def _shown(shape: tuple[int, ...]) -> str:
-    return "x".join(map(str, shape))
 
 
 def _ratio(line: Line, shape: tuple[int, ...] | None, tokens: int | None) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
@@ -12,6 +13,7 @@ from vramcast.forecast import physics
 from vramcast.forecast.catalog import Catalog, CatalogUnusable, builtin_catalog
 from vramcast.forecast.description import Description, decode_profile
 from vramcast.forecast.forecast import UNADJUSTED, Adjustment, Forecast, Part, Source
+from vramcast.forecast.latents import shown_size
 from vramcast.forecast.physics import bound_factor
 from vramcast.forecast.summary import MATCH_MARGIN, catalog_match, layers_of
 from vramcast.hardware.products import PRODUCTS, calibration_note
@@ -133,11 +135,26 @@ class Described:
 
 def described_network(task: Task) -> Described:
     if task.level is Level.PROFILE and task.profile is not None:
-        return Described(decode_profile(task.profile))
+        return Described(_profiled(decode_profile(task.profile), task))
     if task.level is Level.NAME and task.model is not None:
         named = _catalog(task.model).describe(task.model, task.input_size, task.sequence_length)
         return Described(named.network, named.assumptions)
     return _looked_up(task)
+
+
+def _profiled(network: Description, task: Task) -> Description:
+    """A layer profile knows one size. Another one would be ignored, and the forecast would be of the wrong run."""
+    again = f"run `vramcast profile` again with --{{}}, or leave {PREFIX}{{}} out"
+    if task.input_size is not None and math.prod(task.input_size) != network.input_elements:
+        shown = shown_size(task.input_size)
+        made = f"the profile was made for samples of {network.input_elements} elements: "
+        wrong = made + again.format(f"input {shown}", "input-size")
+        raise InvalidTask([FieldError(f"{PREFIX}input-size", shown, wrong)])
+    if task.sequence_length is not None and task.sequence_length != network.sequence_length:
+        made = f"was made for {network.sequence_length} tokens" if network.sequence_length else "reads no tokens"
+        wrong = f"the profile {made}: " + again.format(f"sequence-length {task.sequence_length}", "sequence-length")
+        raise InvalidTask([FieldError(f"{PREFIX}sequence-length", str(task.sequence_length), wrong)])
+    return network
 
 
 def _looked_up(task: Task) -> Described:

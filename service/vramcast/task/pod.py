@@ -8,7 +8,7 @@ write in manifests (a count as a number), because one odd pod must not stop the 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache
 from typing import Any, Final
@@ -22,7 +22,7 @@ from vramcast.task.forms import MAX_GPU_MEMORY_MIB
 from vramcast.task.quantity import ceil_div, ceil_mib, parse_quantity
 from vramcast.task.run_status import PodStatus, RunFacts, read_run
 from vramcast.task.task import REQUEUE, Task, describes, parse_described
-from vramcast.task.vocabulary import PREFIX, Written
+from vramcast.task.vocabulary import PREFIX, Level, Written
 
 # More devices than any node has: larger counts mean the same, and sums stay far from overflow.
 MAX_DEVICES: Final = 4096
@@ -126,6 +126,7 @@ def read_pod(
             short = sum(len(text) for _, text in described) < _CACHED_LENGTH
             task = _parse_cached(described) if short else parse_described(described)
             ask = _described_ask(task, devices)
+            task = _told_apart(task, ask.count)
     except InvalidTask as error:
         invalid = error
         task = None
@@ -183,6 +184,14 @@ def _described_ask(task: Task, devices: Mapping[str, int]) -> Ask:
     if task.gpus is not None and task.gpus != count:
         raise InvalidTask([FieldError(gpus_key, str(task.gpus), f"contradicts resources.limits {resource}: {count}")])
     return Ask(Resource(resource), count)
+
+
+def _told_apart(task: Task, gpus: int) -> Task:
+    """States sharded over more GPUs than the pod has need other pods. Only its owner knows whether there are any."""
+    if task.level is Level.GIVEN or not task.zero_stage or task.data_parallel_size <= gpus:
+        return task
+    note = f"data-parallel-size {task.data_parallel_size}, so the job has other pods than this one with {gpus} GPUs"
+    return replace(task, assumptions=(*task.assumptions, note.removesuffix("s") if gpus == 1 else note))
 
 
 def _read_assignment(annotations: Mapping[str, str]) -> Assignment | None:

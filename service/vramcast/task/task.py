@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from difflib import get_close_matches
 from typing import Any, cast
@@ -109,8 +109,9 @@ def parse_described(described: tuple[tuple[str, str], ...]) -> Task:
     if errors or level is None:
         raise InvalidTask(errors)
     taken = assumed(level, values)
+    notes = (*(f"{name} {text}" for name, text in taken.items()), *_outranked(level, values))
     values = {**{name: KEYS[name].parse(default) for name, default in taken.items()}, **values}
-    return Task(level=level, assumptions=tuple(f"{name} {text}" for name, text in taken.items()), **_fields(values))
+    return Task(level=level, assumptions=notes, **_fields(values))
 
 
 def _parse_value(key: Key, text: str) -> Value:
@@ -131,6 +132,13 @@ def unknown_key(name: str, *, suggest: bool = True) -> str:
 def _level(values: Mapping[str, Value]) -> Level | None:
     """The level that the forecast uses. The user's own number overrides every description."""
     return next((level for level, names in ENOUGH.items() if values.keys() >= set(names)), None)
+
+
+def _outranked(level: Level, values: Mapping[str, Value]) -> Iterator[str]:
+    """Keys of another level. With the user's own number, no description counts, and nobody expects it to."""
+    others = [name for name in values if KEYS[name].levels and level not in KEYS[name].levels]
+    if others and level is not Level.GIVEN:
+        yield f"{ENOUGH[level][0]} counts, not {', '.join(others)}"
 
 
 def _nothing_to_forecast_from(values: Mapping[str, Value]) -> FieldError:

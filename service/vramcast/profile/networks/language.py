@@ -68,11 +68,11 @@ def _falcon(width: int, layers: int, heads: int, groups: int | None, also: str) 
     return Published("Falcon", {**fields, **newer, "bias": False, "parallel_attn": True, "alibi": False}, (also,))
 
 
-def _big_code(width: int, layers: int, heads: int, vocabulary: int, length: int) -> Published:
+def _big_code(width: int, layers: int, heads: int, vocabulary: int, length: int, also: str) -> Published:
     return Published("GPTBigCode", {
         "vocab_size": vocabulary, "n_embd": width, "n_layer": layers, "n_head": heads, "n_inner": 4 * width,
         "n_positions": length, "multi_query": True,
-    })  # fmt: skip
+    }, (also,))  # fmt: skip
 
 
 def _mpt(width: int, layers: int, heads: int, length: int) -> Published:
@@ -120,8 +120,8 @@ _OLDER = {
     "falcon-7b": _falcon(4544, 32, 71, None, "falcon-7b-instruct"),
     "falcon-40b": _falcon(8192, 60, 128, 8, "falcon-40b-instruct"),
     "falcon-180B": _falcon(14848, 80, 232, 8, "falcon-180B-chat"),
-    "santacoder": _big_code(2048, 24, 16, 49280, 2048),
-    "starcoder": _big_code(6144, 40, 48, 49152, 8192),
+    "santacoder": _big_code(2048, 24, 16, 49280, 2048, "gpt_bigcode-santacoder"),
+    "starcoder": _big_code(6144, 40, 48, 49152, 8192, "starcoderbase"),
     "mpt-7b": _mpt(4096, 32, 32, 2048),
     "mpt-30b": _mpt(7168, 48, 64, 8192),
 }  # fmt: skip
