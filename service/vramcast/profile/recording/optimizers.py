@@ -36,6 +36,8 @@ def cuda_optimizers(device: str) -> Iterator[None]:
         for name in ("_fused_adam_", "_fused_adamw_", "_fused_sgd_", "_fused_adagrad_"):
             for overload in ("", ".tensor_lr"):
                 library.implement(name + overload, _update_in_place, "Meta")
+        for name in ("_amp_foreach_non_finite_check_and_unscale_", "_amp_update_scale_"):
+            library.implement(name, _scale_in_place, "Meta")
         yield
 
 
@@ -45,6 +47,11 @@ def _also(devices: Callable[[], list[str]], device: str) -> Callable[[], list[st
 
 def _update_in_place(*_args: Any, **_named: Any) -> None:
     """A fused kernel writes weights and states and allocates nothing."""
+
+
+def _scale_in_place(given: Any, *_args: Any) -> Any:
+    """What a gradient scaler does to gradients and to its factor."""
+    return given if isinstance(given, torch.Tensor) else None
 
 
 def _adafactor(trained: list[nn.Parameter], _fused: bool) -> Any:

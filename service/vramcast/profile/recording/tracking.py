@@ -39,7 +39,7 @@ class Tracker(TorchDispatchMode):
         self._roles: list[Role] = []
         self._units: list[int] = []
         self._events: list[int] = []
-        self._marks: list[Mark] = []
+        self.marks: list[Mark] = []
         self._live: dict[int, int] = {}  # address of a storage: its number
         self._references: dict[int, weakref.ref[Any]] = {}
         self._workspaces: set[bool] = set()  # whether the forward's and the backward's thread has its own
@@ -100,7 +100,7 @@ class Tracker(TorchDispatchMode):
             self._save()
         if moment in {Moment.STEP, Moment.FORWARD, Moment.BACKWARD, Moment.UPDATE, Moment.END}:
             self.in_backward = moment is Moment.BACKWARD
-        self._marks.append(Mark(len(self._events), moment, unit))
+        self.marks.append(Mark(len(self._events), moment, unit))
 
     def tape(self) -> Tape:
         return Tape(
@@ -108,7 +108,7 @@ class Tracker(TorchDispatchMode):
             roles=np.array(self._roles, np.uint8),
             units=np.array(self._units, np.int16),
             events=np.array(self._events, np.int32),
-            marks=tuple(self._marks),
+            marks=tuple(self.marks),
         )
 
     def _save(self) -> None:
