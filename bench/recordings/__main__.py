@@ -16,6 +16,7 @@ from dataclasses import replace
 from multiprocessing import get_context
 from pathlib import Path
 
+from bench.recordings import speed
 from bench.recordings.answers import answered, capacity_bytes, reserved_at
 from bench.recordings.cases import Case, Recipe
 from bench.recordings.slices import SLICES, Result, distance
@@ -30,7 +31,8 @@ def main() -> None:
     chosen = [found for found in SLICES if not arguments.slice or found.name in arguments.slice]
     results = [Result(found, found.read(arguments.data).every(arguments.every)) for found in chosen]
     folder = cache_folder()
-    recipes = dict.fromkeys(recipe for result in results for case in result.cases.cases for recipe in recipes_of(case))
+    wanted = [recipe for result in results for case in result.cases.cases for recipe in recipes_of(case)]
+    recipes = dict.fromkeys([*wanted, *speed.recipes()])
     if arguments.cached:
         failed = {recipe: "not in the cache" for recipe in recipes if not cached_at(folder, recipe).exists()}
     else:
@@ -39,7 +41,7 @@ def main() -> None:
         answer(result, folder, failed)
     for result in results if arguments.rows else ():
         print_rows(result)
-    text = page(results, "", versions())
+    text = page(results, speed.measured(folder), versions())
     if arguments.out:
         arguments.out.write_text(text, encoding="utf-8")
     else:
