@@ -17,10 +17,15 @@ Built = tuple[Callable[[], nn.Module], Callable[[], tuple[Any, Callable[[Any, An
 RECORDED_BLOCKS = 4
 
 
-def built(recipe: Recipe) -> Built:
-    """Functions that make the network, and a batch with its loss, on torch's default device."""
+def built(recipe: Recipe, *, whole: bool = True) -> Built:
+    """Functions that make the network, and a batch with its loss, on torch's default device.
+
+    Not `whole`: a language model with a few of its blocks.
+    """
     kind, name = recipe.network.split("/", maxsplit=1)
-    return {"hf": _language, "timm": _timm, "torchvision": _torchvision, "diffusers": _diffusers}[kind](name, recipe)
+    if kind == "hf":
+        return _language(name, recipe, whole=whole)
+    return {"timm": _timm, "torchvision": _torchvision, "diffusers": _diffusers}[kind](name, recipe)
 
 
 # ----------------------------------------------------------------------------------------------- language models
@@ -61,13 +66,13 @@ def _catalog() -> dict[str, Callable[[int], nn.Module]]:
     return {name.lower(): source.make for source in known for name in (source.name.removeprefix("hf/"), *source.also)}
 
 
-def _language(name: str, recipe: Recipe) -> Built:
+def _language(name: str, recipe: Recipe, *, whole: bool) -> Built:
     tokens = int(recipe.size) if isinstance(recipe.size, int) else 0
 
     def build() -> nn.Module:
         model = _language_model(name, tokens)
         model.config.use_cache = False
-        if blocks_of(recipe):
+        if not whole:
             _shorten(model)
         if recipe.variant == "rotary caches":
             _add_rotary_caches(model)
@@ -117,7 +122,9 @@ class _SeparateExperts(nn.Module):
         super().__init__()
         self.count, self.chosen = config.num_local_experts, config.num_experts_per_tok
         self.gate = nn.Linear(config.hidden_size, self.count, bias=False)
-        self.experts = nn.ModuleList(_Expert(config.hidden_size, config.intermediate_size) for _ in range(self.count))
+        # Not a list: lists of equal modules are what the recorder takes for the blocks of a network.
+        for number in range(self.count):
+            self.add_module(f"expert{number}", _Expert(config.hidden_size, config.intermediate_size))
 
     def forward(self, hidden: Tensor) -> Tensor:
         rows = hidden.view(-1, hidden.shape[-1])
@@ -125,7 +132,8 @@ class _SeparateExperts(nn.Module):
         weights = (weights / weights.sum(-1, keepdim=True)).to(rows.dtype)
         mask = torch.zeros(*experts.shape, self.count, dtype=torch.long, device=rows.device)
         result = torch.zeros_like(rows)
-        for expert in self.experts:
+        for number in range(self.count):
+            expert = getattr(self, f"expert{number}")
             taken = torch.zeros(len(rows) * self.chosen // self.count, dtype=torch.long, device=rows.device)
             made = expert(rows[taken]) * weights[taken, taken, None]
             result.index_add_(0, taken, made.to(rows.dtype))

@@ -15,7 +15,7 @@ from bench.recordings.cases import Recipe
 from bench.recordings.networks import blocks_of, built
 
 import vramcast.profile.recording
-from vramcast.forecast.stretch import stretch
+from vramcast.forecast.stretch import NotAlike, stretch
 from vramcast.forecast.tape import Mark, Moment, Tape
 from vramcast.profile.recording.record import record_model
 from vramcast.profile.recording.settings import Settings
@@ -78,10 +78,19 @@ def versions() -> str:
 
 
 def record(recipe: Recipe) -> Tape:
-    build, batch_of = built(recipe)
+    blocks = blocks_of(recipe)
+    if not blocks:
+        return _recorded(recipe)
+    try:
+        return stretch(_recorded(recipe, whole=False), blocks)
+    except NotAlike:
+        return _recorded(recipe)
+
+
+def _recorded(recipe: Recipe, *, whole: bool = True) -> Tape:
+    build, batch_of = built(recipe, whole=whole)
     detects = recipe.variant == "frozen stages"  # detection looks at values
-    tape = record_model(build, batch_of, settings_of(recipe), device="cpu" if detects else "meta")
-    return stretch(tape, blocks_of(recipe)) if blocks_of(recipe) else tape
+    return record_model(build, batch_of, settings_of(recipe), device="cpu" if detects else "meta")
 
 
 def record_into(task: tuple[Recipe, Path]) -> tuple[Recipe, str]:
