@@ -135,7 +135,7 @@ CLOSED = {
     "limit": {"max_connections", "request_timeout_seconds", "head_size"},
     "reason": {reason.label for reason in Reason} - {"fits"},
     "fate": {"bound", "refused", "unknown"},
-    "source": {"given", "physics", "model"},
+    "source": {"given", "physics", "model", "recording"},
     "outcome": {"fits", "timed_out"},
     "state": {"binding", "unconfirmed", "bound"},
     "kind": {"sharing", "device_plugin", "unreadable", "none"},

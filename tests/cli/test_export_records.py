@@ -13,13 +13,17 @@ import pytest
 from tests.controllers.test_telemetry import SUMMARY, FinishedCluster, World
 from tests.fakes import FakeClock
 from tests.forecast.networks import traced_cnn
+from tests.forecast.recordings import language_recording
 from vramcast.cli.records import COLUMNS, Credentials, RecordsUnavailable, fetch_records, write_records
 from vramcast.errors import InvalidInput
 from vramcast.forecast.description import encode_profile
+from vramcast.forecast.storage import encode
 from vramcast.task.vocabulary import Architecture, Level, Optimizer
 from vramcast.train.records import RecordOutcome, read_records
 
 PROFILED = {"share": "true", "profile": encode_profile(traced_cnn()), "batch-size": "16", "optimizer": "sgd"}
+
+RECORDED = {"sequence-length": "1024", "lora-rank": "8"}
 
 
 def run_pod(world: World, name: str, annotations: dict[str, str], used_mib: float, **end: Any) -> None:
@@ -58,6 +62,13 @@ def test_an_export_is_read_as_training_records(world: World, tmp_path: Path) -> 
     assert profiled.network.parameters == traced_cnn()["parameters"]
     assert (profiled.task.batch_size, profiled.task.optimizer) == (16, Optimizer.SGD)
     assert (profiled.family, profiled.task.parameters) == (Architecture.CNN, traced_cnn()["parameters"])
+
+
+def test_runs_of_recordings_are_left_out_and_counted(world: World, tmp_path: Path) -> None:
+    run_pod(world, "recorded", {**PROFILED, "profile": encode(language_recording(RECORDED))}, 2_100.0)
+    exported = write_records(records_of(world), tmp_path)
+    assert (exported.added, exported.left_out) == (2, 1)
+    assert len(read_records(tmp_path)) == 2
 
 
 def test_a_second_export_adds_the_new_runs(world: World, tmp_path: Path) -> None:

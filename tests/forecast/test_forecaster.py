@@ -102,7 +102,7 @@ def test_the_size_that_the_profile_was_made_for_may_be_repeated(profile: str, si
 
 def test_a_profile_of_a_newer_version_gets_the_advice_to_upgrade_or_profile_again() -> None:
     with pytest.raises(InvalidTask) as caught:
-        PhysicsForecaster(0.05).forecast(Task(Level.PROFILE, profile="v2:eNqrVgo"), A100)
+        PhysicsForecaster(0.05).forecast(Task(Level.PROFILE, profile="v3:eNqrVgo"), A100)
     message = str(caught.value)
-    assert "written by a newer vramcast (v2;" in message
+    assert "written by a newer vramcast (v3;" in message
     assert f"upgrade the service, or run `vramcast profile` of version {__version__} again" in message

@@ -373,7 +373,8 @@ def export_records(
 
     document = fetch_records(url, Credentials(ca_file, cert_file, key_file), named=pod_names)
     exported = write_records(document, out)
-    sys.stdout.write(f"{exported.added} runs added to {out}, {exported.known} already present\n")
+    left_out = f", {exported.left_out} of recordings left out" if exported.left_out else ""
+    sys.stdout.write(f"{exported.added} runs added to {out}, {exported.known} already present{left_out}\n")
 
 
 def main() -> None:

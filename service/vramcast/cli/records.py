@@ -17,6 +17,7 @@ import urllib3
 
 from vramcast.errors import InvalidInput, WorldUnavailable
 from vramcast.forecast.description import unpack_profile
+from vramcast.forecast.recorded import is_recording
 from vramcast.task.quantity import MIB
 from vramcast.task.run_status import Ending
 
@@ -45,10 +46,11 @@ class Credentials:
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """Numbers of runs: new in the directory, and already in it."""
+    """Numbers of runs: new in the directory, already in it, and left out because training cannot read recordings."""
 
     added: int
     known: int
+    left_out: int = 0
 
 
 def fetch_records(url: str, credentials: Credentials, *, named: bool) -> dict[str, Any]:
@@ -77,12 +79,14 @@ def write_records(document: Mapping[str, Any], out: Path) -> Exported:
     """Each file is replaced atomically. Profiles first, so that every row's profile exists."""
     rows = _read_rows(out / TABLE)
     known = {row["run"] for row in rows}
-    new = {run["run"]: run for run in document["runs"] if run["run"] not in known and run["peak_bytes"] > 0}
+    recordings = {key for key, text in document["profiles"].items() if is_recording(text)}
+    runs = [run for run in document["runs"] if run["profile"] not in recordings]
+    new = {run["run"]: run for run in runs if run["run"] not in known and run["peak_bytes"] > 0}
     if new:
         (out / "profiles").mkdir(parents=True, exist_ok=True)
         _write_profiles(out / "profiles", document["profiles"], {run["profile"] for run in new.values()} - {""})
         _write_rows(out / TABLE, [*rows, *map(_row, new.values())])
-    return Exported(len(new), len(document["runs"]) - len(new))
+    return Exported(len(new), len(runs) - len(new), len(document["runs"]) - len(runs))
 
 
 def _read_rows(path: Path) -> list[dict[str, str]]:

@@ -5,7 +5,8 @@ saves, but not the functional operations between modules. A *replayable* one is 
 inputs, so a training step can be replayed allocation by allocation.
 
 As an annotation, a profile is `v1:` and its JSON, compressed, in URL-safe base64. The number is the version of the
-format. A newer version is refused by name: a description that is only half understood gives a wrong forecast.
+format; `v2:` is a recording (`storage.py`). A newer version is refused by name: a description that is only half
+understood gives a wrong forecast.
 """
 
 from __future__ import annotations
@@ -71,6 +72,7 @@ _KEEPS_INPUT = frozenset({
 MAX_LAYERS = 100_000
 _LONGEST_BLOCK = 64
 _FORMAT = 1
+_NEWEST = 2  # recordings
 _MARK = f"v{_FORMAT}:"
 _ANY_MARK = re.compile(r"v(\d{1,4}):")
 # No network's profile fits into 64 KiB and unpacks to more than this.
@@ -326,9 +328,9 @@ def unpack_profile(text: str) -> dict[str, Any]:
 
 def _refuse_newer(text: str) -> None:
     mark = _ANY_MARK.match(text)
-    if mark and int(mark[1]) > _FORMAT:
+    if mark and int(mark[1]) > _NEWEST:
         expected = (
-            f"written by a newer vramcast (v{mark[1]}; this is {__version__}, which reads up to v{_FORMAT}): upgrade "
+            f"written by a newer vramcast (v{mark[1]}; this is {__version__}, which reads up to v{_NEWEST}): upgrade "
             f"the service, or run `vramcast profile` of version {__version__} again"
         )
         raise InvalidTask([FieldError(f"{PREFIX}profile", text, expected)])

@@ -28,6 +28,7 @@ class Source(StrEnum):
     GIVEN = "given"
     PHYSICS = "physics"
     MODEL = "model"
+    RECORDING = "recording"
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from vramcast.forecast.description import Description, decode_profile
 from vramcast.forecast.forecast import UNADJUSTED, Adjustment, Forecast, Part, Source
 from vramcast.forecast.latents import shown_size
 from vramcast.forecast.physics import bound_factor
+from vramcast.forecast.recorded import forecast_recording, is_recording
 from vramcast.forecast.summary import MATCH_MARGIN, catalog_match, layers_of
 from vramcast.hardware.products import PRODUCTS, calibration_note
 from vramcast.names import Product
@@ -55,11 +56,13 @@ class CachingForecaster(ABC):
         risk = task.max_oom_risk if task.max_oom_risk is not None else self._default_risk
         if task.level is Level.GIVEN and task.gpu_memory_mib is not None:
             return _given(task.gpu_memory_mib * MIB, product, risk)
+        if product not in PRODUCTS and (note := calibration_note(product)) is not None:
+            task = replace(task, assumptions=(*task.assumptions, note))
+        if task.level is Level.PROFILE and task.profile is not None and is_recording(task.profile):
+            return forecast_recording(task.profile, task, product, risk)
         described = described_network(task)
         if notes := (*described.assumptions, *_without_effect(task)):
             task = replace(task, assumptions=(*task.assumptions, *notes))
-        if product not in PRODUCTS and (note := calibration_note(product)) is not None:
-            task = replace(task, assumptions=(*task.assumptions, note))
         forecast = self.forecast_network(described.network, task, product, risk)
         return replace(forecast, bound_bytes=round(described.doubt * forecast.bound_bytes))
 
@@ -222,7 +225,8 @@ class CalibratedForecaster:
         if cached is not None and cached[0] == revision:
             return cached[1]
         forecast = base.forecast(task, product)
-        if forecast.source is not Source.GIVEN:
+        # Calibration learns from forecasts of the active model only.
+        if forecast.source not in {Source.GIVEN, Source.RECORDING}:
             forecast = adjust(forecast, calibrator.adjustment(product, forecast.family, forecast.risk))
         if len(cache) >= _CACHE_SIZE:
             cache.clear()

@@ -128,7 +128,7 @@ def summary_prior(task: Task, product: Product) -> Prior:
     parts = [
         *_model_parts(task, parameters),
         *_step_parts(task, 4.0 * activations, _update_bytes(task, parameters)),
-        _context_part(product, cudnn=task.architecture != "mlp", norms=False),
+        context_part(product, cudnn=task.architecture != "mlp", norms=False),
     ]
     total = float(sum(part.size_bytes for part in parts))
     return Prior(total, tuple(part for part in parts if part.size_bytes))
@@ -192,7 +192,7 @@ def _from_replay(network: Description, task: Task, product: Product, layered: La
     step_bytes = max(0, replayed.reserved_bytes - sum(part.size_bytes for part in model))
     how = f"steps of {list(batches)} replayed on the caching allocator"
     how += ", with cuDNN's copies in channels-last layout" if layered.convolves else ""
-    context = _context_part(product, cudnn=layered.convolves, norms=norms)
+    context = context_part(product, cudnn=layered.convolves, norms=norms)
     parts = (*model, Part("activations and blocks", step_bytes, how), context)
     figures = {"reserved": float(replayed.reserved_bytes), "active": float(replayed.peak_active_bytes)}
     total = float(context.size_bytes + replayed.reserved_bytes)
@@ -223,7 +223,7 @@ def _from_curve(network: Description, task: Task, product: Product, layered: Lay
         Part("batch-independent tensors", round(saved.static_bytes), "position tables, standardized weights"),
         Part("input", 8 * task.batch_size * network.input_elements, "this batch and the next"),
         *_kv_cache(network, task),
-        _context_part(product, cudnn=layered.convolves, norms=False),
+        context_part(product, cudnn=layered.convolves, norms=False),
     ]
     total = float(sum(part.size_bytes for part in parts))
     figures = {"logits": _logits_bytes(network) * task.batch_size}
@@ -271,7 +271,7 @@ def _at_loss_bytes(task: Task, logits: float) -> float:
     return logits if scale == 1.0 else logits * (1.0 + 2.0 * scale / _LOGIT_COPIES)
 
 
-def _context_part(product: Product, *, cudnn: bool, norms: bool) -> Part:
+def context_part(product: Product, *, cudnn: bool, norms: bool) -> Part:
     unmeasured = PRODUCTS[product].context_mib if product in PRODUCTS else max(_MEASURED_CONTEXT_MIB.values())
     mib = _MEASURED_CONTEXT_MIB.get(product, unmeasured)
     if cudnn and (product in _MEASURED_WITHOUT_CUDNN or product not in _MEASURED_CONTEXT_MIB):

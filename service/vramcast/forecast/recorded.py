@@ -1,0 +1,249 @@
+"""A forecast from a recording: its steps at the task's batch and length, with the task's optimizer and sharding,
+replayed on the allocator."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+
+from vramcast.errors import FieldError, InvalidInput, InvalidTask
+from vramcast.forecast.accumulation import accumulated
+from vramcast.forecast.forecast import Forecast, Part, Source
+from vramcast.forecast.peaks import AllocatorSettings, Peaks, peaks
+from vramcast.forecast.physics import bound_factor, context_part
+from vramcast.forecast.rank_view import Plan, Scheme
+from vramcast.forecast.recording import Recording
+from vramcast.forecast.sharding import shard
+from vramcast.forecast.sizes import Point, Variable, shown
+from vramcast.forecast.storage import MARK, decode
+from vramcast.forecast.tape import Role, Tape
+from vramcast.forecast.update import with_update
+from vramcast.hardware.products import memory_mib, reserve_mib
+from vramcast.names import Product
+from vramcast.task.quantity import MIB
+from vramcast.task.task import FIELD_NAMES, Task
+from vramcast.task.vocabulary import KEYS, PREFIX, Allocator, Kind, Offload, Optimizer, Precision
+
+VERSION = "recording-1"
+_CAST = frozenset({Precision.FP16, Precision.BF16})
+_SCHEMES = {1: Scheme.ZERO_1, 2: Scheme.ZERO_2, 3: Scheme.ZERO_3}
+# Settings that a recording was made with, as its `info` and the annotations name them.
+_RECORDED = ("precision", "gradient-checkpointing", "attention", "kernels", "lora-targets", "quantization", "task",
+             "optimizer", "gradient-accumulation")  # fmt: skip
+_ANNOTATIONS = {Variable.BATCH: "batch-size", Variable.LENGTH: "sequence-length", Variable.SIDE: "input-size",
+                Variable.RANK: "lora-rank"}  # fmt: skip
+_NAMES = {
+    Role.WEIGHT: "weights", Role.FROZEN: "frozen weights", Role.BUFFER: "buffers", Role.INPUT: "input",
+    Role.GRADIENT: "gradients", Role.STATE: "optimizer states", Role.SAVED: "saved activations",
+    Role.TEMPORARY: "temporaries", Role.WORKSPACE: "library workspaces",
+}  # fmt: skip
+
+
+_NOT_SAID = "None"
+
+
+def is_recording(profile: str | None) -> bool:
+    return profile is not None and profile.startswith(MARK)
+
+
+@lru_cache(maxsize=64)
+def decode_recording(text: str) -> Recording:
+    """Raises InvalidTask, which names the annotation."""
+    try:
+        return decode(text)
+    except InvalidInput as error:
+        expected = f"expected the output of `vramcast profile` ({MARK}…): {error}; or set {PREFIX}gpu-memory"
+        raise InvalidTask([FieldError(f"{PREFIX}profile", text, expected)]) from error
+
+
+def clear_caches() -> None:
+    """For benchmarks that measure an uncached forecast."""
+    _measured.cache_clear()
+
+
+def forecast_recording(text: str, task: Task, product: Product, risk: float) -> Forecast:
+    """Raises InvalidTask where the task contradicts the recording, or asks for what it does not answer."""
+    recording = decode_recording(text)
+    _refuse_contradictions(recording, task)
+    run = _Run(text, *_values(recording, task), _optimizer(recording, task), task.gradient_accumulation,
+               task.zero_stage, task.data_parallel_size, task.offload, task.allocator)  # fmt: skip
+    found, notes = _measured(run, None)
+    context = context_part(product, cudnn="cudnn" in recording.info, norms="norms" in recording.info)
+    room = _room_bytes(product, context.size_bytes)
+    if room is not None and found.reserved_bytes > room and not task.share:
+        squeezed, _ = _measured(run, room)
+        if squeezed.out_of_memory is None:
+            found, notes = squeezed, (*notes, f"the allocator gives cached memory back to fit {product}")
+    parts = (*_parts(found, run.point(recording)), context)
+    median = found.reserved_bytes + context.size_bytes
+    return Forecast(
+        product=product,
+        median_bytes=median,
+        bound_bytes=max(median, round(median * bound_factor(risk))),
+        risk=risk,
+        source=Source.RECORDING,
+        model_version=VERSION,
+        parts=parts,
+        assumptions=(*_assumptions(recording, task), *notes),
+        family=recording.info.get("family", ""),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """All that the replay depends on. The same for every product and risk, so its result is cached."""
+
+    text: str
+    batch: int
+    length: int | None
+    side: int | None
+    rank: int | None
+    optimizer: Optimizer | None  # None: it is in the recording
+    accumulation: int
+    zero_stage: int
+    ranks: int
+    offload: Offload
+    allocator: Allocator
+
+    def point(self, recording: Recording) -> Point:
+        values = {Variable.BATCH: self.batch, Variable.LENGTH: self.length, Variable.SIDE: self.side,
+                  Variable.RANK: self.rank}  # fmt: skip
+        return {variable: values[variable] or 0 for variable in recording.variables}
+
+
+@lru_cache(maxsize=4096)
+def _measured(run: _Run, capacity_bytes: int | None) -> tuple[Peaks, tuple[str, ...]]:
+    recording = decode_recording(run.text)
+    try:
+        answer = recording.at(run.point(recording))
+        tape, notes = _transformed(answer.tape, run, recording)
+        expandable = run.allocator is Allocator.EXPANDABLE_SEGMENTS
+        return peaks(tape, AllocatorSettings(capacity_bytes, expandable)), (*answer.notes, *notes)
+    except InvalidInput as error:
+        raise InvalidTask([FieldError(f"{PREFIX}profile", run.text, str(error))]) from error
+
+
+def _transformed(tape: Tape, run: _Run, recording: Recording) -> tuple[Tape, tuple[str, ...]]:
+    """The tape with the task's accumulation, sharding and optimizer."""
+    notes: tuple[str, ...] = ()
+    element_bytes = 2 if recording.info.get("precision") in _CAST and run.rank is None else 4
+    if run.accumulation > 1 and "gradient-accumulation" not in recording.info:
+        tape = accumulated(tape, run.accumulation)
+    if run.zero_stage or run.ranks > 1:
+        scheme = _SCHEMES.get(run.zero_stage, Scheme.DDP)
+        masters = bool(run.zero_stage) and element_bytes == 2
+        offload = run.offload is not Offload.NONE
+        tape = shard(tape, Plan(scheme, run.ranks, masters=masters, offload=offload), ahead=True)
+        element_bytes = 4 if run.zero_stage else element_bytes
+        notes = (f"sharding as {scheme} does it, seen from one of {run.ranks} GPUs",)
+    if run.optimizer is not None and run.offload is Offload.NONE:
+        sharded = bool(run.zero_stage)
+        tape = with_update(tape, run.optimizer, element_bytes=element_bytes, sharded=sharded)
+    return tape, notes
+
+
+def _room_bytes(product: Product, context_bytes: int) -> int | None:
+    memory = memory_mib(product)
+    return None if memory is None else max(0, (memory - reserve_mib(product)) * MIB - context_bytes)
+
+
+def _parts(found: Peaks, point: Point) -> Iterator[Part]:
+    at_peak = f"at the peak, {found.moment}"
+    for role, size_bytes in found.by_role.items():
+        depends = f", for {shown(point)}" if role in {Role.SAVED, Role.TEMPORARY, Role.INPUT} else ""
+        yield Part(_NAMES[role], size_bytes, f"recorded: {at_peak}{depends}")
+    beyond = found.reserved_bytes - sum(found.by_role.values())
+    why = f"blocks that are cached, or larger than their tensors, beyond {found.active_bytes / MIB:,.0f} MiB in use"
+    yield Part("allocator", beyond, why)
+
+
+# ---------------------------------------------------------------------- the task against the recording
+
+
+def _values(recording: Recording, task: Task) -> tuple[int, int | None, int | None, int | None]:
+    """Batch, length, side and rank; what the task does not say is as it was recorded."""
+    given = {Variable.BATCH: task.batch_size, Variable.LENGTH: task.sequence_length,
+             Variable.SIDE: _side(recording, task), Variable.RANK: task.lora_rank}  # fmt: skip
+    for variable, said in given.items():
+        usual = _usual(recording, variable)
+        if variable in recording.variables:
+            given[variable] = _inside(recording, variable, usual if said is None else said)
+        elif said not in {None, usual} and variable is not Variable.BATCH:
+            why = f"was recorded with {usual} only" if usual else "does not depend on it: leave it out"
+            _refuse(variable, said, f"the profile {why}")
+    if Variable.BATCH not in recording.variables:
+        _inside(recording, Variable.BATCH, task.batch_size)
+    return task.batch_size, given[Variable.LENGTH], given[Variable.SIDE], given[Variable.RANK]
+
+
+def _usual(recording: Recording, variable: Variable) -> int | None:
+    """The value that the recorded job had."""
+    text = recording.info.get(_ANNOTATIONS[variable], "").rpartition("x")[2]
+    return int(text) if text.isdecimal() and len(text) < 10 else None
+
+
+def _inside(recording: Recording, variable: Variable, value: int | None) -> int:
+    if variable not in recording.variables:
+        if value != _usual(recording, variable):
+            _refuse(variable, value, f"the profile was recorded with {_usual(recording, variable) or 'one value'} only")
+        return value or 0
+    if value is None:
+        _refuse(variable, "", "the profile depends on it: say what the job uses")
+    low, high = recording.limits(variable)
+    if not low <= (value or 0) <= high:
+        _refuse(variable, value, f"the profile was recorded for {low} to {high}")
+    return value or 0
+
+
+def _side(recording: Recording, task: Task) -> int | None:
+    if task.input_size is None:
+        return None
+    if Variable.SIDE in recording.variables and len(set(task.input_size[-2:])) > 1:
+        _refuse(Variable.SIDE, "x".join(map(str, task.input_size)), "the profile was recorded for square images")
+    return task.input_size[-1]
+
+
+def _refuse(variable: Variable, value: object, expected: str) -> None:
+    advice = f"{expected}; or record it again with `vramcast profile`"
+    raise InvalidTask([FieldError(PREFIX + _ANNOTATIONS[variable], str(value), advice)])
+
+
+def _said(task: Task, name: str) -> str:
+    value = getattr(task, FIELD_NAMES.get(name, name.replace("-", "_")))
+    if value is Kind.FINE_TUNING:
+        return Kind.TRAINING  # they run the same steps
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _refuse_contradictions(recording: Recording, task: Task) -> None:
+    errors = [
+        FieldError(PREFIX + name, said, f"the profile was recorded with {recording.info[name]}: leave it out")
+        for name in _RECORDED
+        if name in recording.info and (said := _said(task, name)) != recording.info[name] and _was_said(task, name)
+    ]
+    if errors:
+        raise InvalidTask(errors)
+
+
+def _was_said(task: Task, name: str) -> bool:
+    """False for a default that nobody said, or that nobody may have said."""
+    key, said = KEYS[name], _said(task, name)
+    if said in {key.default, _NOT_SAID}:
+        return key.told and f"{name} {said}" not in task.assumptions
+    return True
+
+
+def _optimizer(recording: Recording, task: Task) -> Optimizer | None:
+    return None if "optimizer" in recording.info else task.optimizer
+
+
+def _assumptions(recording: Recording, task: Task) -> Iterator[str]:
+    """The task's, less those that the recording knows; and what was taken from the recording."""
+    known = tuple(f"{name} " for name in _RECORDED if name in recording.info)
+    yield from (note for note in task.assumptions if not note.startswith(known or ("\0",)))
+    said = {Variable.LENGTH: task.sequence_length, Variable.SIDE: task.input_size, Variable.RANK: task.lora_rank}
+    for variable, value in said.items():
+        if variable in recording.variables and value is None:
+            name = _ANNOTATIONS[variable]
+            yield f"{name} {_usual(recording, variable)}, as recorded"

@@ -1,0 +1,150 @@
+"""Forecasts from recordings: what they say, what they honour, and what they refuse."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.forecast.recordings import B, L
+from tests.forecast.steps import MIB, Model
+from tests.forecast.steps import recorded as tape_of
+from tests.forecast.tapes import tape_of as by_hand
+from vramcast.errors import InvalidTask
+from vramcast.forecast.forecast import Forecast, Source
+from vramcast.forecast.forecaster import CalibratedForecaster, PhysicsForecaster
+from vramcast.forecast.peaks import peaks
+from vramcast.forecast.recording import Span
+from vramcast.forecast.sizes import Point
+from vramcast.forecast.solving import points_for, solve
+from vramcast.forecast.storage import encode
+from vramcast.forecast.update import with_update
+from vramcast.names import Product
+from vramcast.outcomes.calibration import Calibrator
+from vramcast.task.task import parse_task
+from vramcast.task.vocabulary import PREFIX, Optimizer
+
+A100 = Product("NVIDIA-A100-SXM4-40GB")
+INFO = {"family": "llama", "sequence-length": "1024", "precision": "bf16", "attention": "flash", "task": "training"}
+
+
+def model_at(point: Point) -> Model:
+    tokens = point[B] * point[L]
+    return Model(units=4, steps=3, hidden_bytes=2048 * tokens, inner_bytes=8192 * tokens)
+
+
+def text_of(info: dict[str, str] | None = None) -> str:
+    points = points_for({B: Span(2, 8), L: Span(128, 4096)})
+    recording = solve([(point, tape_of(model_at(point))) for point in points], info=INFO if info is None else info)
+    return encode(recording)
+
+
+TEXT = text_of()
+
+
+def forecast(text: str = TEXT, product: Product = A100, **annotations: str) -> Forecast:
+    named = {PREFIX + name.replace("_", "-"): value for name, value in annotations.items()}
+    task = parse_task({PREFIX + "profile": text, **named})
+    assert task is not None
+    return PhysicsForecaster(0.05).forecast(task, product)
+
+
+def size_of(found: Forecast, part: str) -> int:
+    return sum(one.size_bytes for one in found.parts if one.name == part)
+
+
+def test_the_median_is_what_the_replay_reserves_and_the_context() -> None:
+    found = forecast(batch_size="4", sequence_length="2000")
+    replayed = peaks(with_update(tape_of(model_at({B: 4, L: 2000})), Optimizer.ADAMW, element_bytes=2))
+    assert found.median_bytes == replayed.reserved_bytes + size_of(found, "CUDA context")
+    assert found.source is Source.RECORDING
+    assert found.family == "llama"
+    assert found.bound_bytes > found.median_bytes
+
+
+def test_the_parts_add_up_and_name_the_peaks_moment() -> None:
+    found = forecast(batch_size="16")
+    assert sum(part.size_bytes for part in found.parts) == found.median_bytes
+    assert size_of(found, "optimizer states") == 2 * size_of(found, "weights")
+    (saved,) = (part for part in found.parts if part.name == "saved activations")
+    assert saved.because == "recorded: at the peak, the backward pass of step 2, for batch 16, length 1024"
+
+
+def test_what_the_job_did_not_say_is_as_recorded_and_told() -> None:
+    assumptions = forecast(batch_size="4").assumptions
+    assert "sequence-length 1024, as recorded" in assumptions
+    assert not any(note.startswith("precision") for note in assumptions)
+    assert "optimizer adamw" in assumptions
+
+
+@pytest.mark.parametrize("name", ["batch_size", "sequence_length"])
+def test_larger_values_need_more(name: str) -> None:
+    usual = {"batch_size": "8", "sequence_length": "1024"}
+    needs = [forecast(**{**usual, name: str(value)}).need_mib for value in (256, 512, 1024, 2048, 4000)]
+    assert needs == sorted(set(needs))
+
+
+def test_settings_that_change_the_tape_are_counted() -> None:
+    plain = forecast(batch_size="4").median_bytes
+    assert forecast(batch_size="4", optimizer="sgd").median_bytes < plain
+    assert forecast(batch_size="4", gradient_accumulation="4").median_bytes >= plain
+    assert forecast(batch_size="64", allocator="expandable-segments") != forecast(batch_size="64")
+    sharded = forecast(batch_size="4", zero_stage="3", data_parallel_size="8", offload="optimizer")
+    assert "sharding as zero-3 does it, seen from one of 8 GPUs" in sharded.assumptions
+
+
+def test_a_full_gpu_gives_cached_memory_back() -> None:
+    """Two tensors, one after the other: together they are too large, but the first one's segment can be given back."""
+    tapes = [({B: batch}, by_hand([batch * MIB, 3 * batch * MIB // 2], [0, ~0, 1])) for batch in (2, 4, 6, 8)]
+    text = encode(solve(tapes))
+    assert forecast(text, batch_size="10000").median_bytes > 24 << 30
+    squeezed = forecast(text, batch_size="20000")
+    assert f"the allocator gives cached memory back to fit {A100}" in squeezed.assumptions
+    assert 30_000 * MIB < squeezed.median_bytes < 40 << 30
+    assert forecast(text, batch_size="40000").median_bytes > 100_000 * MIB  # does not fit in any case
+    shared = forecast(text, batch_size="20000", share="true")
+    assert shared.median_bytes > 50_000 * MIB  # others may use what it would give back
+
+
+@pytest.mark.parametrize(
+    ("annotations", "message"),
+    [
+        ({"sequence_length": "9000"}, "sequence-length: '9000' is not valid: the profile was recorded for 131 to 4093"),
+        ({"precision": "fp32"}, "precision: 'fp32' is not valid: the profile was recorded with bf16: leave it out"),
+        ({"precision": "amp-bf16"}, "recorded with bf16"),
+        ({"attention": "eager"}, "attention: 'eager' is not valid: the profile was recorded with flash"),
+        ({"task": "inference"}, "task: 'inference' is not valid: the profile was recorded with training"),
+        ({"input_size": "3x224x224"}, "input-size: '224' is not valid: the profile does not depend on it"),
+        ({"lora_rank": "8"}, "lora-rank: '8' is not valid: the profile does not depend on it"),
+        ({"batch_size": "10000000"}, "profile: .* is not valid: .* more than"),
+    ],
+)
+def test_what_the_recording_does_not_answer_is_refused(annotations: dict[str, str], message: str) -> None:
+    with pytest.raises(InvalidTask, match=message):
+        forecast(**annotations)
+
+
+def test_fine_tuning_runs_the_recorded_training() -> None:
+    assert forecast(batch_size="4", task="fine-tuning").median_bytes == forecast(batch_size="4").median_bytes
+
+
+def test_a_length_that_nobody_said_is_asked_for() -> None:
+    with pytest.raises(InvalidTask, match="sequence-length: '' is not valid: the profile depends on it"):
+        forecast(text_of({}))
+
+
+def test_a_recorded_optimizer_is_the_jobs_own() -> None:
+    with pytest.raises(InvalidTask, match="optimizer: 'lion' is not valid: the profile was recorded with sgd"):
+        forecast(text_of({**INFO, "optimizer": "sgd"}), optimizer="lion")
+    own, open_slot = forecast(text_of({**INFO, "optimizer": "sgd"})), forecast(optimizer="sgd")
+    assert own.median_bytes == open_slot.median_bytes
+
+
+def test_a_damaged_recording_names_the_annotation() -> None:
+    with pytest.raises(InvalidTask, match=r"vramcast.dev/profile: .* expected the output of `vramcast profile`"):
+        forecast(TEXT[:-20])
+
+
+def test_calibration_of_the_model_does_not_move_it() -> None:
+    task = parse_task({PREFIX + "profile": TEXT, PREFIX + "batch-size": "4"})
+    assert task is not None
+    base = PhysicsForecaster(0.05)
+    assert CalibratedForecaster(base, Calibrator("physics")).forecast(task, A100) == base.forecast(task, A100)
