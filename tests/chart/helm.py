@@ -55,10 +55,15 @@ class Helm:
         release: str = "vramcast",
         namespace: str = "gpu",
     ) -> list[Json]:
-        text = self.run(
-            "template", release, str(CHART), f"--namespace={namespace}", f"--kube-version={kube_version}", values=values
-        )
-        return [document for document in yaml.safe_load_all(text) if document]
+        text = _rendered(self, json.dumps(values), kube_version, release, namespace)
+        return [document for document in yaml.load_all(text, yaml.CSafeLoader) if document]
+
+
+@cache
+def _rendered(helm: Helm, values: str, kube_version: str, release: str, namespace: str) -> str:
+    """Many tests look at the same cases, and each rendering starts a process."""
+    version = f"--kube-version={kube_version}"
+    return helm.run("template", release, str(CHART), f"--namespace={namespace}", version, values=json.loads(values))
 
 
 @cache

@@ -151,7 +151,7 @@ def shell(plane: ControlPlane, controllers: Controllers, tmp_path: Path) -> Iter
     # The page's last block uninstalls too, unless an earlier one failed.
     subprocess.run(
         [plane.binaries.helm, "uninstall", "vramcast", f"--namespace={NAMESPACE}", "--ignore-not-found"],
-        env={"KUBECONFIG": str(plane.kubeconfig)}, capture_output=True, check=True,
+        env={"KUBECONFIG": str(plane.kubeconfig), "HOME": str(tools)}, capture_output=True, check=True,
     )  # fmt: skip
 
 
