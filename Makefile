@@ -59,7 +59,8 @@ PARTS := lint control-plane units training end-to-end chart
 
 # Three lanes: one computes, the other two mostly wait. All of them end, and the times are printed, if a test fails.
 test: ## linters, unit tests, training tests, end-to-end tests on a real control plane
-	@rm -f $(PARTS:%=.venv/%.time); begin=$$(date +%s); \
+	@rm -f $(PARTS:%=.venv/%.time)
+	@begin=$$(date +%s); \
 	$(MAKE) --no-print-directory lint controlplane $(TRAIN)/ready && \
 	$(MAKE) --no-print-directory --keep-going --jobs=3 --output-sync=target test-computing test-e2e test-chart; \
 	code=$$?; echo "time per part:"; cat $(PARTS:%=.venv/%.time) 2>/dev/null; \

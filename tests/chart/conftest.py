@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
@@ -72,6 +73,9 @@ def new_replica(
     """Starts pods of the release. They end with the test."""
     made: list[Replica] = []
     request.node.replicas = made
+    over = threading.Event()
+    kubelet = threading.Thread(target=_keep_schedulers, args=(made, over), name="kubelet")
+    kubelet.start()
 
     def make(name: str, api_url: str | None = None) -> Replica:
         replica = Replica(plane, NAMESPACE, release, name, tmp_path / name, api_url)
@@ -79,8 +83,16 @@ def new_replica(
         return replica
 
     yield make
+    over.set()
+    kubelet.join()
     for replica in made:
         replica.kill()
+
+
+def _keep_schedulers(replicas: list[Replica], over: threading.Event) -> None:
+    while not over.wait(0.2):
+        for replica in list(replicas):
+            replica.revive_scheduler()
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+import threading
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -78,6 +79,8 @@ class Replica:
         environment: Mapping[str, str] | None = None,
     ) -> None:
         self.name = name
+        self._runs = False
+        self._lock = threading.Lock()
         self._directory = directory
         directory.mkdir(parents=True)
         apps, core = f"/apis/apps/v1/namespaces/{namespace}", f"/api/v1/namespaces/{namespace}"
@@ -134,8 +137,16 @@ class Replica:
         self.service.start()
         if self.scheduler is not None:
             self.scheduler.start()
+            with self._lock:
+                self._runs = True
         eventually(self.ready, what=f"{self.name} to be ready")
         return self
+
+    def revive_scheduler(self) -> None:
+        """As the kubelet does: on a machine that is busy enough, a kube-scheduler loses its Lease and exits."""
+        with self._lock:
+            if self._runs and self.scheduler is not None and not self.scheduler.alive:
+                self.scheduler.start()
 
     def ready(self) -> bool:
         """The kubelet's readiness probe."""
@@ -169,11 +180,17 @@ class Replica:
             process.resume()
 
     def kill(self) -> None:
+        self._end()
         for process in self.processes:
             process.kill()
 
+    def _end(self) -> None:
+        with self._lock:
+            self._runs = False
+
     def stop(self) -> None:
         """As the kubelet stops a pod: SIGTERM to all containers at once."""
+        self._end()
         for process in self.processes:
             process.terminate(grace_seconds=5.0)
 

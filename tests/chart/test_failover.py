@@ -43,7 +43,7 @@ def test_the_leader_killed_in_a_burst(api: Api, new_replica: NewReplica) -> None
         eventually(lambda: other.leading, what="the other to lead")
 
     run_burst(api, seed=21, halfway=kill)
-    assert other.metric("vramcast_takeovers_total") == 1
+    assert other.metric("vramcast_takeovers_total") >= 1
 
 
 def test_vramcast_restarts_next_to_a_scheduler_that_keeps_the_lease(api: Api, new_replica: NewReplica) -> None:

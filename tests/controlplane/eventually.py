@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 # For everything that tests wait for. It measures nothing and only ends a hang: on a machine that does something else
 # as well, what takes a second may take a minute.
-PATIENCE_SECONDS = 240.0
+PATIENCE_SECONDS = 600.0
 
 
 def eventually(

@@ -34,9 +34,9 @@ PARSED_ONLY = ("profile", "train", "evaluate", "export-records")
 
 
 def typed(*programs: str) -> pytest.MarkDecorator:
-    """Runs the test once for each command that starts with one of the programs."""
-    found = [(page, command) for page, command in TYPED if command.split()[0] in programs]
-    return pytest.mark.parametrize(("page", "command"), found, ids=names)
+    """Runs the test once for each command that starts with one of the programs, on however many pages it is."""
+    found = {command: page for page, command in TYPED if command.split()[0] in programs}
+    return pytest.mark.parametrize(("command", "page"), found.items(), ids=names)
 
 
 def names(value: object) -> str:

@@ -14,7 +14,7 @@ from bench.chaos.stage import Size
 
 from tests.chart.conftest import QUICK_LEASE
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.e2e
 
 ROUNDS = 2
 PLAN = Plan(seed=12, binds=0, rounds=ROUNDS, size=Size(nodes=10), gap_seconds=1.0, pace=0.4, lease=QUICK_LEASE)
