@@ -40,6 +40,15 @@ class Adapted(nn.Module):
         self.lora_B = nn.Linear(rank, outputs, bias=False, dtype=dtype)
         self.scaling = 2.0
 
+    @property
+    def weight(self) -> Any:
+        """Networks look at the number format of a layer's weight."""
+        return self.base_layer.weight
+
+    @property
+    def bias(self) -> Any:
+        return self.base_layer.bias
+
     def forward(self, given: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         result: Tensor = self.base_layer(given, *args, **kwargs)
         if isinstance(self.base_layer, Quantized):

@@ -16,6 +16,7 @@ from vramcast.profile.recording.attention import set_attention
 from vramcast.profile.recording.checkpointing import enable_checkpointing
 from vramcast.profile.recording.emulation import collect, collecting_at_steps, like_cuda
 from vramcast.profile.recording.errors import Unrecordable, explained
+from vramcast.profile.recording.experts import separate_experts
 from vramcast.profile.recording.fused import chunked_loss, fuse_modules, fused_functions, has_head
 from vramcast.profile.recording.lora import add_lora, output_layer, require_input_gradients
 from vramcast.profile.recording.optimizers import make_optimizer
@@ -54,6 +55,7 @@ def prepared(model: nn.Module, settings: Settings) -> tuple[nn.Module, Units]:
         fuse_modules(model, activations=settings.kernels is Kernels.LIGER and settings.fused_activations)
     if settings.quantization is not Quantization.NONE:
         model.requires_grad_(False)
+        separate_experts(model)
         quantize(model, settings.quantization, output_layer(model))
         if settings.upcast:
             upcast_rest(model)

@@ -21,8 +21,15 @@ Units = tuple[nn.Module, ...]
 
 
 def find_units(model: nn.Module) -> Units:
-    """The blocks of the class that the longest list of equal blocks is made of, in order."""
-    lists = [module for module in model.modules() if isinstance(module, nn.ModuleList | nn.Sequential)]
+    """The blocks of the class that the longest list of equal blocks is made of, in order.
+
+    Lists of experts lie inside of blocks and may be longer.
+    """
+    lists = [
+        module
+        for path, module in model.named_modules()
+        if isinstance(module, nn.ModuleList | nn.Sequential) and "expert" not in path
+    ]
     counted = [(count, kind) for found in lists for kind, count in Counter(map(type, found)).items() if _is_block(kind)]
     if not counted:
         return ()
