@@ -129,14 +129,11 @@ class Catalog:
         return profile | {name: size for name, size in sizes.items() if size is not None}
 
     def entry(self, line: Line) -> dict[str, Any]:
-        entry = self._stored(line)
+        entry = self.stored(line)
         return entry | {"layers": unfold_layers(entry["layers"])}
 
-    def written(self, line: Line) -> dict[str, Any]:
-        """As `write_catalog` takes it."""
-        return self._stored(line) | {"summary": [line.layers, line.activations], "also": line.also}
-
-    def _stored(self, line: Line) -> dict[str, Any]:
+    def stored(self, line: Line) -> dict[str, Any]:
+        """With folded layers."""
         return dict(json.loads(zlib.decompress(self._entries[line.start : line.start + line.length])))
 
     def _known(self, name: str) -> Line:

@@ -71,12 +71,14 @@ class ModelForecaster(CachingForecaster):
         family = network.family if network else str(task.architecture or "")
         factors = self._artifact.calibration.factors(Cell(product, family, described.regime.name.lower()))
         prior = described.prior
-        learned = round(predicted.median_bytes - prior.total_bytes)
-        ratio = predicted.median_bytes / prior.total_bytes
+        # Far from the runs it was trained on, the correction may take away what every run holds.
+        median = max(predicted.median_bytes, float(prior.held_bytes))
+        learned = round(median - prior.total_bytes)
+        ratio = median / prior.total_bytes
         return Forecast(
             product=product,
-            median_bytes=round(predicted.median_bytes),
-            bound_bytes=round(bound(predicted.median_bytes, predicted.spreads, factors, risk, new)),
+            median_bytes=round(median),
+            bound_bytes=round(bound(median, predicted.spreads, factors, risk, new)),
             risk=risk,
             source=Source.MODEL,
             model_version=self._artifact.version,

@@ -9,7 +9,8 @@ There are three ways to get it, from most to least known:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import pairwise
@@ -72,7 +73,8 @@ _WARM_UP_BATCH = 2
 _LOGIT_COPIES = 3.0
 # Checkpointing keeps about the square root of the layers. One eighth is typical for the networks it is used on.
 _CHECKPOINTED_SHARE = 0.125
-_NORMS_PER_BLOCK = 2
+# A layer that repeats this many times less than the most frequent one is not in every block.
+_RARE = 8
 _INFERENCE_SHARE = 0.1
 _KV_TENSORS = 2
 _CUDNN_COPIES = Workspaces(1)
@@ -100,6 +102,7 @@ class Prior:
 
     total_bytes: float
     parts: tuple[Part, ...]
+    held_bytes: int = 0  # weights, gradients and states: no run needs less
     figures: Mapping[str, float] = field(default_factory=dict)
     layered: Layered | None = None
 
@@ -125,13 +128,13 @@ def held_share(task: Task) -> float:
 def summary_prior(task: Task, product: Product) -> Prior:
     """From totals alone."""
     parameters, activations = task.parameters or 0, task.activations or 0
+    model = _model_parts(task, parameters)
     parts = [
-        *_model_parts(task, parameters),
+        *model,
         *_step_parts(task, 4.0 * activations, _update_bytes(task, parameters)),
         context_part(product, cudnn=task.architecture != "mlp", norms=False),
     ]
-    total = float(sum(part.size_bytes for part in parts))
-    return Prior(total, tuple(part for part in parts if part.size_bytes))
+    return Prior(float(_size_bytes(parts)), tuple(part for part in parts if part.size_bytes), _size_bytes(model))
 
 
 def described_prior(network: Description, task: Task, product: Product) -> Prior:
@@ -148,7 +151,7 @@ def described_prior(network: Description, task: Task, product: Product) -> Prior
 
 def clear_caches() -> None:
     """For benchmarks that measure an uncached forecast."""
-    for cached in (_layered, _recorded, _replayed):
+    for cached in (_layered, _recorded, _replayed, _blocks):
         cached.cache_clear()
 
 
@@ -189,14 +192,15 @@ def _from_replay(network: Description, task: Task, product: Product, layered: La
     norms = layered.convolves and bool((layered.table.kind == OpKind.BATCH_NORM).any())
     replayed = _replayed(network, batches, states, layered.convolves)
     model = _model_parts(task, network.parameters)
-    step_bytes = max(0, replayed.reserved_bytes - sum(part.size_bytes for part in model))
+    held_bytes = _size_bytes(model)
+    step_bytes = max(0, replayed.reserved_bytes - held_bytes)
     how = f"steps of {list(batches)} replayed on the caching allocator"
     how += ", with cuDNN's copies in channels-last layout" if layered.convolves else ""
     context = context_part(product, cudnn=layered.convolves, norms=norms)
     parts = (*model, Part("activations and blocks", step_bytes, how), context)
     figures = {"reserved": float(replayed.reserved_bytes), "active": float(replayed.peak_active_bytes)}
     total = float(context.size_bytes + replayed.reserved_bytes)
-    return Prior(total, tuple(p for p in parts if p.size_bytes), figures, layered)
+    return Prior(total, tuple(p for p in parts if p.size_bytes), held_bytes, figures, layered)
 
 
 def sample_peak_bytes(network: Description) -> float:
@@ -216,8 +220,9 @@ def _logits_bytes(network: Description) -> float:
 
 def _from_curve(network: Description, task: Task, product: Product, layered: Layered) -> Prior:
     saved = layered.saved
+    model = _model_parts(task, network.parameters, network)
     parts = [
-        *_model_parts(task, network.parameters, network),
+        *model,
         Part("buffers", round(4.0 * network.buffers), f"{network.buffers:,} x 4 B"),
         *_step_parts(task, sample_peak_bytes(network), _update_bytes(task, network.parameters), network),
         Part("batch-independent tensors", round(saved.static_bytes), "position tables, standardized weights"),
@@ -225,9 +230,13 @@ def _from_curve(network: Description, task: Task, product: Product, layered: Lay
         *_kv_cache(network, task),
         context_part(product, cudnn=layered.convolves, norms=False),
     ]
-    total = float(sum(part.size_bytes for part in parts))
+    total = float(_size_bytes(parts))
     figures = {"logits": _logits_bytes(network) * task.batch_size}
-    return Prior(total, tuple(p for p in parts if p.size_bytes), figures, layered)
+    return Prior(total, tuple(p for p in parts if p.size_bytes), _size_bytes(model), figures, layered)
+
+
+def _size_bytes(parts: Iterable[Part]) -> int:
+    return sum(part.size_bytes for part in parts)
 
 
 def _kv_cache(network: Description, task: Task) -> Iterator[Part]:
@@ -258,9 +267,17 @@ def _held_bytes(task: Task, body: float, network: Description | None) -> tuple[f
     norms = [op.out_elements for op in network.ops if op.kind is OpKind.LAYER_NORM] if network else []
     if network is None or not network.sequence_length or not norms:
         return body * _CHECKPOINTED_SHARE, ", most recomputed"
-    blocks = max(1, len(norms) // _NORMS_PER_BLOCK)
+    blocks = _blocks(network)
     kept = min(body, blocks * 4.0 * max(norms) + body / blocks)
     return kept, f", the inputs of {blocks} blocks and one recomputed block"
+
+
+@lru_cache(maxsize=128)
+def _blocks(network: Description) -> int:
+    """Every block has a layer that it has once, so the layer that repeats least tells how many blocks there are."""
+    weighted = Counter((op.type, op.in_elements, op.out_elements, op.parameters) for op in network.ops if op.parameters)
+    most = max(weighted.values(), default=1)
+    return min((times for times in weighted.values() if times > 1 and times * _RARE >= most), default=1)
 
 
 def _at_loss_bytes(task: Task, logits: float) -> float:

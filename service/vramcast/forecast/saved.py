@@ -161,8 +161,19 @@ def _projects_qkv(ops: tuple[Op, ...], index: int) -> bool:
     op = ops[index]
     if op.type != "Linear" or op.channels_out != 3 * op.channels_in or len(op.shape) < 2:
         return False
-    activations = (OpKind.KEEPS_INPUT, OpKind.KEEPS_OUTPUT)
-    return index + 1 >= len(ops) or ops[index + 1].kind not in activations
+    if index + 1 < len(ops) and ops[index + 1].kind in (OpKind.KEEPS_INPUT, OpKind.KEEPS_OUTPUT):
+        return False
+    return not _is_gated(ops, index)
+
+
+def _is_gated(ops: tuple[Op, ...], index: int) -> bool:
+    """A layer with a gate has two equal linear layers, and then one that reads all that they wrote."""
+    op = ops[index]
+    after = next((other for other in ops[index + 1 : index + 3] if other.type == "Linear"), None)
+    if after is None:
+        return False
+    is_twin = (after.channels_in, after.channels_out) == (op.channels_in, op.channels_out)
+    return is_twin or after.channels_in == op.channels_out
 
 
 def _heads(ops: tuple[Op, ...], index: int, tokens: int) -> int:

@@ -94,7 +94,10 @@ class Parts:
             return dict(json.loads(path.read_text())) | {"also": source.also}
         if self._known is None or line is None:
             return None
-        return self._known.written(line) | {"also": source.also}
+        # The layers stay as they were traced, but how they are summarized may have changed since.
+        summary = summarize(parse_profile(self._known.profile(line, None, None)))
+        changed = {"summary": [summary.layers, summary.activations], "also": source.also}
+        return self._known.stored(line) | changed
 
     def _path(self, source: ModelSource) -> Path:
         return self._folder / f"{source.name.replace('/', '@')}~.json"

@@ -1,0 +1,68 @@
+"""Figures that people check by hand: activations, blocks, and what a step holds at the very least."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import pytest
+
+from vramcast.forecast.catalog import builtin_catalog
+from vramcast.forecast.forecast import Forecast
+from vramcast.forecast.forecaster import CachingForecaster, PhysicsForecaster
+from vramcast.forecast.model import BUILTIN, choose_forecaster
+from vramcast.forecast.summary import summarize
+from vramcast.names import Product
+from vramcast.task.task import parse_task
+from vramcast.task.vocabulary import PREFIX
+
+A100 = Product("NVIDIA-A100-SXM4-80GB")
+
+
+@lru_cache
+def learned() -> CachingForecaster:
+    return choose_forecaster(BUILTIN, 0.05, physics_if_unusable=False)
+
+
+def forecast(forecaster: CachingForecaster, **settings: str) -> Forecast:
+    task = parse_task({PREFIX + name.replace("_", "-"): value for name, value in settings.items()})
+    assert task is not None
+    return forecaster.forecast(task, A100)
+
+
+def parts(**settings: str) -> dict[str, str]:
+    return {part.name: part.because for part in forecast(PhysicsForecaster(0.05), **settings).parts}
+
+
+def test_a_linear_layer_three_times_as_wide_is_not_taken_for_attention() -> None:
+    """Qwen3-8B's gated layers are exactly that. A quarter of its activations was taken out for it."""
+    catalog = builtin_catalog()
+    line = catalog.find("hf/Qwen3-8B")
+    assert line is not None
+    assert line.activations == summarize(catalog.describe("hf/Qwen3-8B", None, None).network).activations
+    assert line.activations == pytest.approx(2_130e6, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("model", "blocks"),
+    [
+        ("hf/Qwen3-8B", 36), ("hf/gemma-3-1b-pt", 26), ("hf/phi-2", 32), ("hf/Llama-3.1-8B", 32), ("hf/gpt2", 12),
+        ("hf/bert-base-uncased", 12), ("hf/t5-small", 12), ("hf/Mixtral-8x7B-v0.1", 32), ("hf/pythia-1b", 16),
+        ("hf/opt-125m", 12), ("hf/bloom-560m", 24), ("hf/falcon-7b", 32), ("hf/gpt-oss-20b", 24),
+    ],
+)  # fmt: skip
+def test_checkpointing_keeps_one_input_for_each_block(model: str, blocks: int) -> None:
+    because = parts(model=model, batch_size="2", precision="bf16", gradient_checkpointing="true")["activations"]
+    assert f"the inputs of {blocks} blocks" in because
+
+
+_HELD = ("weights", "gradients", "adamw states", "sgd states", "adapters", "fp32 master weights")
+
+
+@pytest.mark.parametrize("batch", ["1", "4"])
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "amp-bf16"])
+@pytest.mark.parametrize("model", ["hf/Llama-3.1-8B", "hf/Qwen3-32B", "hf/gpt2", "hf/Mixtral-8x7B-v0.1", "hf/t5-3b"])
+def test_no_median_is_below_the_weights_gradients_and_states(model: str, precision: str, batch: str) -> None:
+    run = forecast(learned(), model=model, precision=precision, batch_size=batch, optimizer="adamw")
+    held = sum(part.size_bytes for part in run.parts if part.name in _HELD)
+    assert run.bound_bytes >= run.median_bytes >= held
+    assert sum(part.size_bytes for part in run.parts) == pytest.approx(run.median_bytes, rel=1e-6)
