@@ -19,7 +19,7 @@ timed = @begin=$$(date +%s); $(2); code=$$?; \
 
 .DEFAULT_GOAL := help
 .PHONY: help install run controlplane test test-computing test-units test-train test-e2e test-chart test-busy test-fast \
-	lint format dist bench chaos predictors lock clean
+	test-browser screenshots lint format dist bench chaos predictors lock clean
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -55,7 +55,7 @@ run: .venv/serve.stamp ## run the service on an embedded demo cluster with a scr
 controlplane: .venv/dev.stamp
 	$(call timed,control-plane,$(BIN)/python -m tests.controlplane build)
 
-PARTS := lint control-plane units training end-to-end chart
+PARTS := lint control-plane units browser training end-to-end chart
 
 # Three lanes: one computes, the other two mostly wait. All of them end, and the times are printed, if a test fails.
 test: ## linters, unit tests, training tests, end-to-end tests on a real control plane
@@ -67,10 +67,17 @@ test: ## linters, unit tests, training tests, end-to-end tests on a real control
 	printf '%-14s %5d s\n' "all" $$(($$(date +%s) - begin)); exit $$code
 
 test-computing:
-	@$(MAKE) --no-print-directory test-units; units=$$?; $(MAKE) --no-print-directory test-train && exit $$units
+	@$(MAKE) --no-print-directory --keep-going test-units test-browser; units=$$?; \
+	$(MAKE) --no-print-directory test-train && exit $$units
 
 test-units: .venv/dev.stamp
-	$(call timed,units,$(BIN)/python -m pytest --ignore=tests/e2e --ignore=tests/chart --ignore=tests/train --ignore=tests/profiling)
+	$(call timed,units,$(BIN)/python -m pytest --ignore=tests/e2e --ignore=tests/chart --ignore=tests/browser \
+	  --ignore=tests/train --ignore=tests/profiling)
+
+# Chromium comes from Debian. The page is also tested on the real control plane, in tests/e2e.
+test-browser: .venv/dev.stamp
+	@$(BIN)/python -m tests.browser.chromium > .venv/chromium.path
+	$(call timed,browser,$(BIN)/python -m pytest tests/browser)
 
 test-train: $(TRAIN)/ready
 	$(call timed,training,PYTHONPATH=service $(TRAIN)/bin/python -m pytest tests/train tests/profiling)
@@ -87,7 +94,7 @@ test-busy: ## make test RUNS times (default 5) on a machine that is kept busy
 	@.ci/busy $(RUNS)
 
 test-fast: .venv/dev.stamp ## the unit tests only, without Go
-	@$(BIN)/python -m pytest -m "not e2e" --ignore=tests/train --ignore=tests/profiling
+	@$(BIN)/python -m pytest -m "not e2e" --ignore=tests/browser --ignore=tests/train --ignore=tests/profiling
 
 lint: .venv/dev.stamp ## ruff, mypy --strict, import layers, shellcheck, actionlint
 	$(call timed,lint,$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(BIN)/lint-imports --no-cache \
@@ -106,8 +113,12 @@ dist: .venv/dev.stamp ## build the wheel, its SBOM (CycloneDX) and the chart int
 	@$(BIN)/python requirements/sbom.py $(DIST)/vramcast-$$($(BIN)/vramcast version).cdx.json
 	@$(BIN)/python -m tests.controlplane helm package helm/vramcast --destination $(DIST)
 
+screenshots: .venv/dev.stamp ## take the pictures of docs/page.md from the demo
+	@$(BIN)/python -m tests.browser.screenshots --out docs/images/page
+
 bench: .venv/dev.stamp controlplane ## run the benchmarks and write docs/benchmarks
 	@$(BIN)/python bench/filter.py --out docs/benchmarks/filter.md
+	@$(BIN)/python -m bench.page --out docs/benchmarks/page.md
 	@$(BIN)/python -m bench.scheduler --out docs/benchmarks/scheduler.md
 
 chaos: .venv/dev.stamp controlplane ## run 100,000 binds through all kinds of faults and write docs/benchmarks/chaos.md

@@ -26,16 +26,20 @@ def install() -> str:
     """The path of Chromium. Installs Debian's package if it is missing and this user may."""
     if (found := find()) is not None:
         return found
-    command = ["apt-get", "install", "--yes", "--no-install-recommends", "chromium"]
+    # Another process may be installing it too: wait for its lock.
+    apt = ["apt-get", "-o", "DPkg::Lock::Timeout=600"]
     if os.geteuid() != 0:
-        command = ["sudo", "--non-interactive", *command]
+        apt = ["sudo", "--non-interactive", *apt]
     print("installing chromium, for the browser tests", file=sys.stderr)
-    done = subprocess.run(command, stdout=subprocess.DEVNULL, check=False) if shutil.which(command[0]) else None
-    found = find()
-    if found is None:
-        why = f"`{' '.join(command)}` failed" if done else f"there is no {command[0]}"
-        sys.exit(f"the browser tests need Chromium: {why}. Install it so that `chromium` is on the PATH.")
-    return found
+    for command in (["install", "--yes", "--no-install-recommends", "chromium"], ["update"]) * 2:
+        if shutil.which(apt[0]):
+            subprocess.run([*apt, *command], stdout=subprocess.DEVNULL, check=False)
+        if (found := find()) is not None:
+            return found
+    sys.exit(
+        "the browser tests need Chromium, and `apt-get install chromium` is not possible here: "
+        "install it so that `chromium` is on the PATH"
+    )
 
 
 @contextmanager

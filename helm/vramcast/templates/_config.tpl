@@ -2,7 +2,7 @@
 
 {{/* Settings that must agree with the rest of the release, and the value that governs each of them. */}}
 {{- define "vramcast.governedSettings" -}}
-{{- $governed := dict "mode" "mode" "host" "mode" "port" "extender.port" "metrics_host" "metrics" "metrics_port" "metrics.port" "tls_cert_file" "tls" "tls_key_file" "tls" "tls_client_ca_file" "tls" "leader_lease" "mode" "leader_identity" "mode" -}}
+{{- $governed := dict "mode" "mode" "host" "mode" "port" "extender.port" "metrics_host" "metrics" "metrics_port" "metrics.port" "tls_cert_file" "tls" "tls_key_file" "tls" "tls_client_ca_file" "tls" "leader_lease" "mode" "leader_identity" "mode" "page" "page.enabled" -}}
 {{- if eq .Values.mode "observe" -}}
 {{- $_ := set $governed "requeue_interval_seconds" "mode" -}}
 {{- end -}}
@@ -33,6 +33,7 @@
 {{- $_ := set $all "mode" (ternary "observe" "decide" (eq .Values.mode "observe")) -}}
 {{- $_ := set $all "host" (ternary "0.0.0.0" "127.0.0.1" (eq .Values.mode "extender")) -}}
 {{- $_ := set $all "port" (int .Values.extender.port) -}}
+{{- $_ := set $all "page" .Values.page.enabled -}}
 {{- $_ := set $all "metrics_host" "0.0.0.0" -}}
 {{- $_ := set $all "metrics_port" (int .Values.metrics.port) -}}
 {{- if eq .Values.mode "scheduler" -}}

@@ -18,7 +18,7 @@ from vramcast.service import Service
 from vramcast.task.pod import Ask, PodRecord
 from vramcast.task.quantity import human_mib
 from vramcast.task.task import Task
-from vramcast.task.vocabulary import Level, Precision
+from vramcast.task.vocabulary import Kind, Level, Precision
 
 # One after the other, with other calls in between; each takes about 0.1 ms.
 _MOST_ENDINGS_TRIED = 400
@@ -99,17 +99,28 @@ def _smaller(service: Service, task: Task, rooms: Rooms) -> list[Suggestion]:
         found.append(
             Suggestion("batch", f"It fits with batch-size {value}.", f"{human_mib(need_mib)} on {short_name(product)}")
         )
-    variants = [
-        ("gradient-checkpointing", "true", replace(task, gradient_checkpointing=True)),
-        ("precision", Precision.AMP_BF16.value, replace(task, precision=Precision.AMP_BF16)),
-    ]
-    for key, word, variant in variants:
-        fit = _fits(service, variant, rooms) if variant != task else None
+    for words, variant in _variants(task):
+        fit = _fits(service, variant, rooms)
         if fit is not None:
             product, need_mib = fit
             where = f"{human_mib(need_mib)} on {short_name(product)}"
-            found.append(Suggestion("setting", f"It fits with {key} {word}.", where))
+            found.append(Suggestion("setting", f"It fits with {words}.", where))
+            break
     return found
+
+
+def _variants(task: Task) -> Iterator[tuple[str, Task]]:
+    """Settings that save memory and that the task does not have yet, from the least change to the largest."""
+    half = replace(task, precision=Precision.AMP_BF16)
+    for words, variant in (
+        ("gradient-checkpointing true", replace(task, gradient_checkpointing=True)),
+        ("precision amp-bf16", half),
+        ("precision amp-bf16 and gradient-checkpointing true", replace(half, gradient_checkpointing=True)),
+    ):
+        if variant != task:
+            yield words, variant
+    if task.kind is Kind.FINE_TUNING and task.lora_rank is None:
+        yield "lora-rank 16 and precision bf16", replace(task, lora_rank=16, precision=Precision.BF16)
 
 
 def _largest_batch(service: Service, task: Task, rooms: Rooms) -> tuple[int, Product, int] | None:

@@ -44,7 +44,7 @@ function draw(parent, answer) {
     runs === 0 ? h("p", { class: "nothing" }, status.telemetry ? "No run has been measured yet. A run counts when it ends."
       : "Without telemetry no run can be measured. Set prometheus_url or exporter_urls.") : [
       h("div", { class: "two" },
-        h("section", null, h("h2", null, "Promised against used"), scatter(outcomes)),
+        h("section", null, h("h2", null, "Promised against used"), scatter(outcomes, parent.clientWidth)),
         h("section", null, h("h2", null, "By family, GPU and level"), groupTable(groups))),
       h("div", { class: "two" },
         h("section", null, h("h2", null, "Worst misses"), outcomeTable(outcomes.filter((each) => !each.kept)
@@ -57,14 +57,14 @@ function draw(parent, answer) {
 const excess = (each) => (each.ending === "oom" ? 1000 : 0) + each.peak_bytes / each.bound_bytes;
 const waste = (each) => each.bound_bytes - each.peak_bytes;
 
-function scatter(outcomes) {
+function scatter(outcomes, room) {
   if (!outcomes.length) return h("p", { class: "dim" }, "No run has ended since the service started.");
   const values = outcomes.flatMap((each) => [each.peak_bytes, each.bound_bytes]).filter((each) => each > 0).map((each) => each / MIB / 1024);
   const from = Math.max(0.05, Math.min(...values) / 1.4);
   const to = Math.max(...values) * 1.4;
   const steps = [0.1, 0.25, 0.5, 1, 2, 4, 8, 16, 32, 64, 128, 256].filter((each) => each >= from && each <= to);
   const axis = (name) => ({ from, to, log: true, ticks: steps, text: (value) => String(value), name });
-  const drawn = plot({ width: 560, height: 380, label: `Promise and observed peak of ${plural(outcomes.length, "run")}`,
+  const drawn = plot({ width: Math.max(300, Math.min(560, room - 40)), height: 380, label: `Promise and observed peak of ${plural(outcomes.length, "run")}`,
     x: axis("observed peak, GiB"), y: axis("promised GiB") });
   drawn.area([[from, from], [to, to]], [[from, from], [to, from]], "danger");
   drawn.line([[from, from], [to, to]], "even");

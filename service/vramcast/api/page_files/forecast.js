@@ -138,8 +138,8 @@ export function open(main) {
           h("td", { class: "number" }, memory(each.median_bytes / MIB)),
           h("td", { class: "number", "data-need": each.need_mib }, memory(each.need_mib)),
           h("td", null, verdict(each.holds_it)))))),
+      h("h3", null, "As it grows"), sweep.error ? h("p", { class: "dim" }, sweep.error) : curve(sweep, form, answer.forecasts, result.clientWidth - 48),
       partsOf(worst),
-      h("h3", null, "As it grows"), sweep.error ? h("p", { class: "dim" }, sweep.error) : curve(sweep, form, answer.forecasts),
       h("h3", null, "Annotations"),
       h("div", { class: "code" }, h("pre", { tabindex: "0" }, text),
         h("button", { type: "button", class: "copy", "data-text": text }, "Copy")),
@@ -159,16 +159,16 @@ function range(form) {
 }
 
 function partsOf(forecast) {
-  const known = forecast.parts.filter((part) => part.size_bytes > 0);
+  const known = forecast.parts.filter((part) => part.size_bytes >= MIB);
   const whole = Math.max(1, known.reduce((sum, part) => sum + part.size_bytes, 0));
-  return [h("h3", null, "Where it goes"),
+  return [h("h3", null, `Where it goes, on ${shortProduct(forecast.product)}`),
     h("div", { class: "stack", "aria-hidden": "true" }, known.map((part, at) => h("i", { class: `tone${at % 8}`,
       style: { width: `${(100 * part.size_bytes) / whole}%` }, title: part.name }))),
     h("ul", { class: "parts" }, known.map((part, at) => h("li", null, h("i", { class: `key tone${at % 8}` }),
       h("span", null, part.name, h("small", null, part.because)), h("b", null, memory(part.size_bytes / MIB)))))];
 }
 
-function curve(sweep, form, forecasts) {
+function curve(sweep, form, forecasts, width) {
   const points = sweep.points.map((point) => [point.value, point.median_bytes / MIB / 1024, point.bound_bytes / MIB / 1024]);
   const highest = Math.max(...points.map(([, , bound]) => bound)) * 1.08;
   const known = forecasts.filter((each) => each.usable_mib !== null);
@@ -178,6 +178,8 @@ function curve(sweep, form, forecasts) {
   const top = above && above.usable_mib / 1024 < 1.6 * highest ? (above.usable_mib / 1024) * 1.06 : highest;
   const last = points.at(-1)[0];
   const drawn = plot({
+    width: Math.max(320, Math.min(840, width)),
+    height: 320,
     label: `Memory over ${sweep.sweep}, and the memory of each GPU. The table below has the same values.`,
     x: { from: 0, to: last, ticks: ticks(last, 6), text: (value) => count(value), name: sweep.sweep },
     y: { from: 0, to: top, ticks: ticks(top, 5), text: (value) => count(value), name: "GiB" },
@@ -194,7 +196,7 @@ function curve(sweep, form, forecasts) {
   if (own && own <= last) drawn.line([[own, 0], [own, top]], "own");
   return [h("figure", null, drawn.draw(), h("figcaption", { class: "keys" },
     h("span", null, h("i", { class: "key bound" }), `needed at risk ${percent(sweep.risk, sweep.risk < 0.01 ? 1 : 0)}`),
-    h("span", null, h("i", { class: "key median" }), "median"), h("span", null, h("i", { class: "key gpu" }), "a GPU's memory"))),
+    h("span", null, h("i", { class: "key median" }), "median"), h("span", null, h("i", { class: "key gpu" }), "a GPU's memory"), h("span", null, `curves: on ${shortProduct(sweep.product)}`))),
   sweep.largest.length === 0 ? h("p", { class: "dim" }, "Looking for the largest value that fits …")
     : h("table", { class: "wide" }, h("caption", null, `Largest ${sweep.sweep} that fits`),
     h("tbody", null, sweep.largest.map((each) => h("tr", { "data-key": each.product },
