@@ -60,9 +60,9 @@ _ROTARY_POSITIONS, _ROTARY_WIDTH = 32768, 64  # of Qwen1.5-0.5B
 
 @cache
 def _catalog() -> dict[str, Callable[[int], nn.Module]]:
-    from vramcast.profile.sources import all_sources  # noqa: PLC0415 - imports transformers
+    from vramcast.profile.networks import encoders, language  # noqa: PLC0415 - they import transformers
 
-    known = [source for source in all_sources() if source.name.startswith("hf/")]
+    known = [*language.sources(), *encoders.sources()]
     return {name.lower(): source.make for source in known for name in (source.name.removeprefix("hf/"), *source.also)}
 
 
@@ -357,7 +357,7 @@ def _predicted_noise(model: Any, batch: Any) -> Tensor:
     output = model(**batch, return_dict=False)[0]
     latents = batch["hidden_states"]
     predicted = 0.9 * latents - 0.4 * output
-    weights = torch.ones(latents.shape[0], 1, 1, 1, 1)
+    weights = torch.ones(latents.shape[0], 1, 1, 1, 1, device=latents.device)
     return torch.mean((weights * (predicted - latents) ** 2).reshape(latents.shape[0], -1), dim=1).mean()
 
 
