@@ -39,7 +39,7 @@ def answered(case: Case, tape: Tape) -> dict[Counters, float]:
         Counters.ALLOCATED: allocated.active_bytes,
         Counters.ACTIVE: reserved.active_bytes,
         Counters.RESERVED: limited.reserved_bytes,
-        Counters.DEVICE: limited.reserved_bytes + context_bytes(case.product),
+        Counters.DEVICE: limited.reserved_bytes + (case.context_mib * MIB or context_bytes(case.product)),
     }
     return {counter: found[counter] / GIB for counter in case.measured_gib}
 

@@ -63,6 +63,7 @@ class Case:
     fused: bool = False
     plan: Plan | None = None
     expandable_segments: bool = False
+    context_mib: int = 0  # what the counter shows beside torch's memory, if it is not the product's context
     kind: str = ""  # a part of the slice that is reported on its own
     next_batch: int = 0  # intervals: this batch did not fit, the recipe's did
     runs: int = 1

@@ -86,7 +86,7 @@ class RankView:
         self.checkpointed = _computes_again(tape)
         self.phase = Moment.STEP
         self._copies: dict[int, int] = {}
-        self._ahead = ahead
+        self.ahead = ahead
         self._late: deque[list[int]] = deque([[]])
 
     def rewritten(self) -> Tape:
@@ -133,7 +133,7 @@ class RankView:
 
     def free_late(self, number: int) -> None:
         """Frees a block that another stream still uses."""
-        if self._ahead:
+        if self.ahead:
             self._late[-1].append(number)
         else:
             self.write.free(number)

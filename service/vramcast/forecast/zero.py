@@ -10,6 +10,7 @@ computes the layer again, because autograd keeps each gathered weight that a mat
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,6 +23,7 @@ _HALF, _SINGLE, _DOUBLE = 2, 4, 8  # bytes
 _OVERFLOW_CHECK = 2 * _SINGLE + 3
 _MAX_LIVE = 1_000_000_000  # elements: stage3_max_live_parameters and stage3_max_reuse_distance
 _SUB_GROUP = 1_000_000_000  # elements that stage 3 updates at once
+_REDUCTIONS = 2  # in flight before stage 3 waits
 _ROOT = 0
 
 
@@ -184,6 +186,7 @@ class ShardedZeroView(_ZeroView):
         self._parts, self._order = _parts(tape)
         self._visits: list[int] = []  # parts in the order of use, for one step
         self._now = 0
+        self._reducing: deque[list[int]] = deque([[]])  # what each reduction in flight still reads
         self._widened: int | None = None  # the fp32 gradients of the update
         self._kept: dict[int, list[int]] = {}  # part -> gathered weights that autograd still needs
 
@@ -274,21 +277,35 @@ class ShardedZeroView(_ZeroView):
         part.live = None
 
     def copied(self, gradient: int) -> None:
-        self.free_late(gradient)  # the stream that reduces has yet to read it
+        self._free_when_reduced(gradient)  # the stream that reduces has yet to read it
+
+    def _free_when_reduced(self, number: int) -> None:
+        if self.ahead:
+            self._reducing[-1].append(number)
+        else:
+            self.write.free(number)
+
+    def _wait_for_reductions(self, most: int) -> None:
+        while len(self._reducing) > most:
+            for number in self._reducing.popleft():
+                self.write.free(number)
 
     def reduce(self) -> None:
-        self.in_flight()
+        self._wait_for_reductions(_REDUCTIONS)
         if len(self.bucket) > 1:  # one gradient alone is reduced where it is
-            self.free_late(self.write.make(_HALF * self.filled, Role.TEMPORARY, stream=REDUCE))
+            self._free_when_reduced(self.write.make(_HALF * self.filled, Role.TEMPORARY, stream=REDUCE))
         self.bucket.clear()
         for number in self.waiting:
-            self.free_late(number)
+            self._free_when_reduced(number)
         self.waiting.clear()
         self.filled = 0
+        self._reducing.append([])
 
     def _before_update(self) -> None:
         if self.filled:
             self.reduce()
+        self._wait_for_reductions(0)
+        self._reducing.append([])
         for part in self._parts.values():
             for number in part.live or ():
                 self.free_late(number)
