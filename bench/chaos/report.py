@@ -12,6 +12,19 @@ from vramcast import __version__
 from .faults import KINDS
 from .run import BACK_SECONDS, LONGEST_WAIT_SECONDS, Injected, Outcome, quantile
 
+# Defects that earlier runs found. Each has its own test now.
+FINDINGS = (
+    (
+        "A pod's `gpu-memory` was raised between the scheduler's last sight of it and filter. Its Binding named the "
+        "newest version of the pod but promised the old need."
+    ),
+    (
+        "A replica's Binding got no answer. The other replica took over and bound the pod to another GPU of the same "
+        "node. The first kept counting its own GPU for the pod, and promised the other one again when it led the next "
+        "time."
+    ),
+)
+
 
 def report(outcome: Outcome) -> str:
     plan = outcome.plan
@@ -39,6 +52,10 @@ def report(outcome: Outcome) -> str:
         *_fault_table(outcome),
         "",
         *textwrap.wrap(_versions(outcome), 120),
+        "",
+        "## What it has found",
+        "",
+        *(line for finding in FINDINGS for line in textwrap.wrap(f"- {finding}", 120, subsequent_indent="  ")),
         "",
     ]
     return "\n".join(lines)
