@@ -10,7 +10,7 @@ import textwrap
 from vramcast import __version__
 
 from .faults import KINDS
-from .run import BACK_SECONDS, LONGEST_WAIT_SECONDS, Injected, Outcome, quantile
+from .run import BACK_SECONDS, Injected, Outcome, quantile
 
 # Defects that earlier runs found. Each has its own test now.
 FINDINGS = (
@@ -69,7 +69,10 @@ def _summary(outcome: Outcome) -> list[str]:
         ("binds", f"{outcome.binds:,} in {minutes:.0f} min, {rate:.0f} per second"),
         ("faults", f"{len(outcome.faults)} of {len(KINDS)} kinds"),
         ("GPUs over, at any moment", f"**{len(outcome.over)}**"),
-        (f"pods stuck: had room for {LONGEST_WAIT_SECONDS:.0f} s and were not bound", f"**{len(outcome.stuck)}**"),
+        (
+            f"pods stuck: had room for {outcome.plan.longest_wait_seconds:.0f} s and were not bound",
+            f"**{len(outcome.stuck)}**",
+        ),
         (f"faults without a bind for more than {BACK_SECONDS:.0f} s after their end", f"**{len(outcome.late)}**"),
         ("back in service after a fault", f"median {statistics.median(back):.2f} s, worst {max(back):.2f} s"),
         ("other rules broken", f"**{len(outcome.breaches)}**"),

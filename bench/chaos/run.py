@@ -24,7 +24,10 @@ _CHECK_SECONDS = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """`rounds`: how often every kind of fault comes at least. `gap_seconds`: the longest pause between faults."""
+    """`rounds`: how often every kind of fault comes at least. `gap_seconds`: the longest pause between faults.
+
+    `longest_wait_seconds`: a pod that has had room for longer is stuck.
+    """
 
     seed: int
     binds: int
@@ -33,6 +36,7 @@ class Plan:
     gap_seconds: float = 10.0
     pace: float = 1.0
     lease: dict[str, str] | None = None
+    longest_wait_seconds: float = LONGEST_WAIT_SECONDS
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +73,7 @@ class Outcome:
 
 
 def play(plan: Plan, say: Callable[[str], None]) -> Outcome:
-    with Stage(plan.size, plan.seed, LONGEST_WAIT_SECONDS, plan.lease) as stage:
+    with Stage(plan.size, plan.seed, plan.longest_wait_seconds, plan.lease) as stage:
         load = Load(stage, plan.seed)
         run = Run(plan, stage, load, say)
         load.start()
@@ -174,7 +178,9 @@ class Run:
             return not self._audit.pods()[0] or bool(self._audit.stuck)
 
         try:
-            eventually(nothing_waits, 3 * LONGEST_WAIT_SECONDS, "every pod to be bound", interval_seconds=0.1)
+            eventually(
+                nothing_waits, 3 * self._plan.longest_wait_seconds, "every pod to be bound", interval_seconds=0.1
+            )
         except AssertionError:
             names = [str(pod) for pod in self._audit.pods()[0]]
             self._breaches.append(f"{len(names)} pods were never bound on an empty cluster: {names[:5]}")
