@@ -52,6 +52,13 @@ def test_flash_attention_does_not_repeat_grouped_keys() -> None:
     assert fewer >= LAYERS * 2 * 3 * head * SAMPLES * LENGTH * 2
 
 
+def test_older_libraries_repeat_grouped_keys_for_flash_attention() -> None:
+    today = record_model(llama, tokens(), Settings(Precision.BF16, attention=Attention.FLASH))
+    older = record_model(llama, tokens(), Settings(Precision.BF16, attention=Attention.FLASH, repeated_heads=True))
+    repeated = LAYERS * 2 * 2 * (WIDTH // HEADS) * SAMPLES * LENGTH * 2  # two heads more of keys and of values
+    assert saved_once(older) - saved_once(today) == repeated
+
+
 @pytest.mark.parametrize("checkpointing", [False, True])
 def test_dropout_keeps_one_byte_an_element_also_when_computed_again(checkpointing: bool) -> None:
     tape = record_model(lambda: Tower(dropout=0.1), sequences(), Settings(gradient_checkpointing=checkpointing))

@@ -23,6 +23,7 @@ _FLASH_MAX_WIDTH = 256
 _FLASH_GRAIN = 8
 # transformers finds our flash attention under this name. With "flash" in it, it would look for the real package.
 FLASH_NAME = "vramcast_fused"
+_REPEATING_NAME = "vramcast_fused_repeating"
 
 
 @contextmanager
@@ -104,31 +105,36 @@ def _bias(mask: Tensor | None, query: Tensor, key: Tensor) -> Tensor | None:
     return mask.expand(query.shape[0], query.shape[1], query.shape[2], key.shape[2])
 
 
-def set_attention(model: nn.Module, attention: Attention) -> None:
-    """Makes a network of timm, diffusers or transformers compute attention this way."""
+def set_attention(model: nn.Module, attention: Attention, *, repeated_heads: bool = False) -> None:
+    """Makes a network of timm, diffusers or transformers compute attention this way.
+
+    `repeated_heads`: flash attention gets grouped keys and values once for every query head, as transformers did for
+    Mistral and Mixtral before 4.48.
+    """
     for module in model.modules():
         if isinstance(getattr(module, "fused_attn", None), bool):  # timm
             module.fused_attn = attention is not Attention.EAGER
     if hasattr(model, "set_attn_implementation") and getattr(model, "config", None) is not None:
-        _set_transformers(model, attention)
+        _set_transformers(model, attention, _REPEATING_NAME if repeated_heads else FLASH_NAME)
 
 
-def _set_transformers(model: Any, attention: Attention) -> None:
+def _set_transformers(model: Any, attention: Attention, flash_name: str) -> None:
     if attention is Attention.FLASH and not getattr(model, "_supports_flash_attn", False):
         attention = Attention.SDPA
     if attention is Attention.SDPA and not getattr(model, "_supports_sdpa", False):
         attention = Attention.EAGER
     if attention is Attention.FLASH:
         _register_flash()
-    model.set_attn_implementation(FLASH_NAME if attention is Attention.FLASH else str(attention))
+    model.set_attn_implementation(flash_name if attention is Attention.FLASH else str(attention))
 
 
 def _register_flash() -> None:
     from transformers import AttentionInterface, AttentionMaskInterface  # noqa: PLC0415  # slow, and optional
     from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS  # noqa: PLC0415
 
-    AttentionInterface.register(FLASH_NAME, _transformers_flash)
-    AttentionMaskInterface.register(FLASH_NAME, ALL_MASK_ATTENTION_FUNCTIONS["flash_attention_2"])
+    for name, function in ((FLASH_NAME, _transformers_flash), (_REPEATING_NAME, _repeating_flash)):
+        AttentionInterface.register(name, function)
+        AttentionMaskInterface.register(name, ALL_MASK_ATTENTION_FUNCTIONS["flash_attention_2"])
 
 
 def _transformers_flash(
@@ -142,3 +148,9 @@ def _transformers_flash(
         query, key, value = (tensor.to(dtype) for tensor in (query, key, value))
     causal = causal and query.shape[2] == key.shape[2]
     return flash(query, key, value, dropout, causal, scaling).transpose(1, 2).contiguous(), None
+
+
+def _repeating_flash(module: Any, query: Tensor, key: Tensor, value: Tensor, *args: Any, **kwargs: Any) -> Any:
+    groups = query.shape[1] // key.shape[1]
+    key, value = (tensor.repeat_interleave(groups, 1) if groups > 1 else tensor for tensor in (key, value))
+    return _transformers_flash(module, query, key, value, *args, **kwargs)

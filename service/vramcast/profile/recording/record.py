@@ -49,7 +49,7 @@ def prepared(model: nn.Module, settings: Settings) -> tuple[nn.Module, Units]:
     dtype = _DTYPES.get(settings.precision)
     if dtype is not None:
         model = model.to(dtype)
-    set_attention(model, settings.attention)
+    set_attention(model, settings.attention, repeated_heads=settings.repeated_heads)
     units = find_units(model)
     if settings.kernels is not Kernels.NONE:
         fuse_modules(model, activations=settings.kernels is Kernels.LIGER and settings.fused_activations)

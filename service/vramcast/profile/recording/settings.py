@@ -14,6 +14,7 @@ class Settings:
     precision: Precision = Precision.FP32
     autocast: bool = False  # of 16-bit weights too, as the Hugging Face Trainer does with bf16=True
     attention: Attention = Attention.SDPA
+    repeated_heads: bool = False  # flash attention of Mistral in transformers before 4.48
     gradient_checkpointing: bool = False
     reentrant: bool = False  # how checkpointing calls autograd again
     lora_rank: int | None = None
