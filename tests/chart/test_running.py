@@ -45,7 +45,7 @@ def test_helm_test_schedules_the_charts_pod_on_a_gpu(
     replica = new_replica("vramcast-0").start()
     with ThreadPoolExecutor(1) as pool:
         node = pool.submit(play_kubelet, api, "vramcast-test")
-        output = helm.run("test", release, f"--namespace={NAMESPACE}", "--timeout=240s")
+        output = helm.run("test", release, f"--namespace={NAMESPACE}", "--timeout=600s")
         assert node.result(PATIENCE_SECONDS) == "a100"
     assert "Phase:          Succeeded" in output
     nothing_was_forbidden(replica)

@@ -132,7 +132,7 @@ def test_the_documented_configuration_starts_and_a_pod_gets_its_gpu(
 def test_a_pod_that_fits_nowhere_can_be_explained(workstation: Workstation) -> None:
     """The commands of README.md and docs/troubleshooting.md that ask why."""
     workstation.run("kubectl apply --filename examples/too-large.yaml")
-    workstation.run("kubectl wait --for=condition=PodScheduled=false pod/too-large --timeout=240s")
+    workstation.run("kubectl wait --for=condition=PodScheduled=false pod/too-large --timeout=600s")
     describe, explain = [c for c in commands(README) if c.startswith(("kubectl describe", "curl"))]
     assert "1 GPU too small for 900.0 GiB" in workstation.run(describe)
     answer = json.loads(workstation.run(explain))
