@@ -53,6 +53,16 @@ def test_image_sides_that_strides_do_not_divide_are_exact_too(c: list[int], batc
     assert piece.tape(point).sizes.tolist() == sizes_at(point, sizes)
 
 
+def test_even_image_sides_are_exact_where_odd_ones_are_rounded_twice() -> None:
+    """A stride that rounds up and a pooling that rounds down have no simple quotient."""
+    sizes: list[Size] = [lambda at: 64 * at[B] * (-(-at[S] // 2) // 2) ** 2, lambda at: 4 * at[B]]
+    recording = solve(recorded(sizes, VISION))
+    even, odd = {B: 7, S: 288}, {B: 7, S: 287}
+    assert recording.at(even).tape.sizes.tolist() == sizes_at(even, sizes)
+    assert recording.at(even).notes == ()
+    assert "within" in recording.at(odd).notes[0]
+
+
 def test_there_are_enough_points_and_they_differ() -> None:
     points = points_for({B: Span(2, 8), L: Span(512, 512)})
     assert len(points) == POINTS

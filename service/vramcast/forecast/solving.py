@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
-from itertools import cycle, islice
 from math import gcd, lcm
 
 import numpy as np
@@ -24,6 +23,8 @@ _MOST_CLASSES = 1 << 16
 # Primes, so that no size fits two polynomials. One sample often takes another path, so batches begin with two.
 _BATCHES = (2, 3, 5, 3, 7, 2)
 _RANKS = (5, 11, 7, 3, 13, 8)
+# Networks halve an image up to five times. A side that is no multiple of this is rounded somewhere on the way.
+SIDE_STEP = 32
 POINTS = 6
 
 
@@ -50,7 +51,9 @@ def _spread(span: Span) -> list[int]:
         return [_prime_near(round(value), span) for value in raw]
     on_grid = sorted({min(span.high, max(span.low, round(value / span.step) * span.step)) for value in raw})
     odd = [on_grid[0] + 1, (on_grid[0] + on_grid[-1]) // 2 + span.step // 2 - 1]
-    return [*islice(cycle(on_grid), POINTS - len(odd)), *(min(value, span.high) for value in odd)]
+    even = POINTS - len(odd)
+    ends_and_between = [on_grid[round(at * (len(on_grid) - 1) / (even - 1))] for at in range(even)]
+    return [*ends_and_between, *(min(value, span.high) for value in odd)]
 
 
 def _prime_near(value: int, span: Span) -> int:
@@ -79,7 +82,7 @@ def solve(
     pieces: list[Piece] = []
     for group in _same_order(recorded):
         if len(group) >= _FEWEST_POINTS:
-            pieces.append(_piece(group, limits or {}))
+            pieces += _pieces(group, limits or {})
         else:
             pieces += [_piece([one], {}) for one in group]
     return Recording(variables, tuple(pieces), dict(info or {}))
@@ -92,6 +95,16 @@ def _same_order(recorded: Sequence[Recorded]) -> list[list[Recorded]]:
         key = (*(array.tobytes() for array in arrays), tape.marks)
         groups.setdefault(key, []).append((point, tape))
     return list(groups.values())
+
+
+def _pieces(group: Sequence[Recorded], limits: Mapping[Variable, Span]) -> list[Piece]:
+    """One; or, where odd image sides spoil the polynomials of the even ones, another that has only the even ones."""
+    whole = _piece(group, limits)
+    even = [one for one in group if one[0].get(Variable.SIDE, 1) % SIDE_STEP == 0]
+    exact = all(np.array_equal(whole.tape(point).sizes, tape.sizes) for point, tape in group)
+    if exact or not _FEWEST_POINTS <= len(even) < len(group):
+        return [whole]
+    return [whole, _piece(even, limits)]
 
 
 def _piece(group: Sequence[Recorded], limits: Mapping[Variable, Span]) -> Piece:
@@ -127,7 +140,8 @@ def _span(variable: Variable, points: Sequence[Point], limits: Mapping[Variable,
     if variable in ENDLESS:
         return Span(low, NO_LIMIT)
     wider = limits.get(variable, Span(low, high))
-    return Span(min(low, wider.low), max(high, wider.high), max(1, gcd(*values)))
+    step = min(gcd(*values), SIDE_STEP) if variable is Variable.SIDE else gcd(*values)
+    return Span(min(low, wider.low), max(high, wider.high), max(1, step))
 
 
 def _table(polynomials: Sequence[Polynomial]) -> SizeTable:

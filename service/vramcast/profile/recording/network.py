@@ -1,0 +1,121 @@
+"""Records a network at a few points, for every batch, length or image side, and LoRA rank."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from vramcast.forecast.recording import Recording, Span
+from vramcast.forecast.sizes import Point, Variable
+from vramcast.forecast.solving import SIDE_STEP, Recorded, points_for, solve
+from vramcast.forecast.tape import Tape
+from vramcast.profile.inputs import Arguments, Inputs, arguments
+from vramcast.profile.recording.errors import NeedsValues, Unrecordable, explained
+from vramcast.profile.recording.losses import loss_of
+from vramcast.profile.recording.record import record_model
+from vramcast.profile.recording.settings import Settings
+from vramcast.task.task import Task
+from vramcast.task.vocabulary import Attention, Kind
+
+Build = Callable[[], nn.Module]
+_FEWEST_TOKENS = 16
+# Lengths and sides are recorded down to an eighth and a half of what the user gave, and answered up to twice as much.
+_SHORTEST = 8
+_SMALLEST = 2
+_BEYOND = 2
+
+
+def settings_of(task: Task) -> Settings:
+    """What of a task's description changes the steps. The optimizer and sharding are added when it is forecast."""
+    return Settings(
+        precision=task.precision,
+        attention=task.attention or Attention.SDPA,
+        gradient_checkpointing=task.gradient_checkpointing,
+        lora_rank=task.lora_rank,
+        lora_targets=task.lora_targets,
+        quantization=task.quantization,
+        kernels=task.kernels,
+        inference=task.kind is Kind.INFERENCE,
+    )
+
+
+def record_network(build: Build, inputs: Inputs, settings: Settings, info: Mapping[str, str]) -> Recording:
+    """Raises Unrecordable. A network that takes one image size only is recorded at that size."""
+    network = _Network(build, inputs, settings)
+    spans = _spans(inputs, settings)
+    try:
+        return network.record(spans, info)
+    except NeedsValues:
+        raise
+    except Unrecordable:
+        if Variable.SIDE not in spans:
+            raise
+        return network.record({name: span for name, span in spans.items() if name is not Variable.SIDE}, info)
+
+
+class _Network:
+    def __init__(self, build: Build, inputs: Inputs, settings: Settings) -> None:
+        self._build, self._inputs, self._settings = build, inputs, settings
+        # Never run: its signature and configuration tell what a batch is.
+        with explained(), torch.device("meta"):
+            self._example = build()
+
+    def record(self, spans: Mapping[Variable, Span], info: Mapping[str, str]) -> Recording:
+        recorded: list[Recorded] = [(point, self._tape(point)) for point in points_for(spans)]
+        limits = {
+            variable: Span(span.low, _BEYOND * span.high, span.step)
+            for variable, span in spans.items()
+            if variable in (Variable.LENGTH, Variable.SIDE)
+        }
+        return solve(recorded, limits, info)
+
+    def _tape(self, point: Point) -> Tape:
+        there = inputs_at(self._inputs, point)
+        settings = replace(self._settings, lora_rank=point.get(Variable.RANK))
+
+        def batch_of() -> tuple[Arguments, Callable[[Any, Any], Tensor]]:
+            return arguments(self._example, there, point[Variable.BATCH], "meta"), _loss
+
+        return record_model(self._build, batch_of, settings)
+
+
+def _loss(model: nn.Module, batch: Arguments) -> Tensor:
+    args, kwargs = batch
+    outputs: Any = model(*args, **kwargs)
+    return loss_of(outputs) if torch.is_grad_enabled() else outputs
+
+
+def _spans(inputs: Inputs, settings: Settings) -> dict[Variable, Span]:
+    spans = {Variable.BATCH: Span(2, 8)}
+    if inputs.make is None and inputs.sequence_length:
+        spans[Variable.LENGTH] = Span(_shortest(inputs.sequence_length), inputs.sequence_length)
+    elif inputs.make is None and _square(inputs):
+        side = inputs.shapes[0][-1]
+        spans[Variable.SIDE] = Span(max(SIDE_STEP, side // _SMALLEST // SIDE_STEP * SIDE_STEP), side, SIDE_STEP)
+    if settings.lora_rank is not None:
+        spans[Variable.RANK] = Span(1, settings.lora_rank)
+    return spans
+
+
+def _shortest(length: int) -> int:
+    return min(length, max(_FEWEST_TOKENS, length // _SHORTEST))
+
+
+def _square(inputs: Inputs) -> bool:
+    """One image whose sides are equal, and a multiple of what networks halve five times."""
+    if len(inputs.shapes) != 1 or len(inputs.shapes[0]) != 3:
+        return False
+    *_, height, width = inputs.shapes[0]
+    return height == width and height % SIDE_STEP == 0 and height > SIDE_STEP
+
+
+def inputs_at(inputs: Inputs, point: Point) -> Inputs:
+    if (length := point.get(Variable.LENGTH)) is not None:
+        return replace(inputs, sequence_length=length)
+    if (side := point.get(Variable.SIDE)) is not None:
+        return replace(inputs, shapes=((*inputs.shapes[0][:-2], side, side),))
+    return inputs

@@ -1,0 +1,117 @@
+"""One recording answers batches, lengths, sides and ranks that nobody recorded."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from tests.profiling.recording.networks import llama
+from vramcast.forecast.peaks import peaks
+from vramcast.forecast.sizes import Point, Variable
+from vramcast.forecast.storage import decode, encode
+from vramcast.profile.inputs import Inputs, arguments
+from vramcast.profile.recording.errors import NeedsValues, Unrecordable
+from vramcast.profile.recording.losses import loss_of
+from vramcast.profile.recording.network import Build, inputs_at, record_network
+from vramcast.profile.recording.record import record_model
+from vramcast.profile.recording.settings import Settings
+from vramcast.profile.step_plot import plot_step
+from vramcast.task.vocabulary import Precision
+
+BATCH, LENGTH, SIDE, RANK = Variable.BATCH, Variable.LENGTH, Variable.SIDE, Variable.RANK
+IMAGES = Inputs(shapes=((3, 128, 128),))
+TOKENS = Inputs(sequence_length=256)
+
+
+def convolutions() -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(3, 8, 7, stride=2, padding=3), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Conv2d(8, 16, 3, padding=1), nn.GELU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, 10),
+    )  # fmt: skip
+
+
+def fixed_size() -> nn.Module:
+    return nn.Sequential(nn.Conv2d(3, 4, 32, stride=32), nn.Flatten(), nn.Linear(4 * 16, 10))
+
+
+class LooksAtValues(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+
+    def forward(self, given: Tensor) -> Tensor:
+        return self.layer(given) if given.sum().item() > 0 else given  # type: ignore[no-any-return]
+
+
+def fresh(build: Build, inputs: Inputs, settings: Settings, point: Point) -> tuple[int, int]:
+    """The peaks of a recording made at exactly this point."""
+    example = build()
+    there = inputs_at(inputs, point)
+    tape = record_model(
+        build,
+        lambda: (
+            arguments(example, there, point[BATCH], "meta"),
+            lambda model, batch: loss_of(model(*batch[0], **batch[1])),
+        ),
+        replace(settings, lora_rank=point.get(RANK)),
+    )
+    peak = peaks(tape)
+    return peak.active_bytes, peak.reserved_bytes
+
+
+@pytest.mark.parametrize(
+    ("build", "inputs", "settings", "point"),
+    [
+        (convolutions, IMAGES, Settings(), {BATCH: 17, SIDE: 96}),
+        (convolutions, IMAGES, Settings(precision=Precision.AMP_FP16), {BATCH: 64, SIDE: 224}),
+        (fixed_size, IMAGES, Settings(precision=Precision.BF16), {BATCH: 9}),
+        (llama, TOKENS, Settings(precision=Precision.BF16, gradient_checkpointing=True), {BATCH: 6, LENGTH: 200}),
+        (llama, TOKENS, Settings(precision=Precision.BF16, lora_rank=16), {BATCH: 4, LENGTH: 384, RANK: 8}),
+    ],
+)
+def test_a_recording_agrees_with_a_fresh_one_at_a_point_that_was_not_recorded(
+    build: Build, inputs: Inputs, settings: Settings, point: Point
+) -> None:
+    recording = decode(encode(record_network(build, inputs, settings, {})))
+    peak = peaks(recording.at(point).tape)
+    active, reserved = fresh(build, inputs, settings, point)
+    assert peak.active_bytes == pytest.approx(active, rel=0.005)
+    assert peak.reserved_bytes == pytest.approx(reserved, rel=0.005)
+
+
+def test_a_network_that_takes_one_image_size_is_recorded_at_that_size() -> None:
+    assert record_network(fixed_size, IMAGES, Settings(), {}).variables == (BATCH,)
+
+
+def test_a_network_that_looks_at_values_says_so() -> None:
+    with pytest.raises(NeedsValues, match="looks at the values of a tensor"):
+        record_network(LooksAtValues, Inputs(shapes=((4,),)), Settings(), {})
+
+
+def test_a_network_without_anything_to_train_says_so() -> None:
+    with pytest.raises(Unrecordable, match="train at least one parameter"):
+        record_network(lambda: convolutions().requires_grad_(False), IMAGES, Settings(), {})
+
+
+@pytest.mark.parametrize(
+    ("outputs", "loss"),
+    [
+        ({"loss": torch.tensor(3.0)}, 3.0),
+        ({"classes": torch.tensor(1.0), "boxes": torch.tensor(2.5)}, 3.5),
+        (torch.full((2, 4), 7.0, requires_grad=True), 1.3863),
+        (torch.full((2, 4, 3, 3), 7.0, requires_grad=True), 1.3863),
+        ((torch.full((2, 5, 6), 2.0, requires_grad=True), None), 4.0),
+    ],
+)
+def test_the_loss_is_the_networks_own_or_the_usual_one_for_its_outputs(outputs: object, loss: float) -> None:
+    assert float(loss_of(outputs).detach()) == pytest.approx(loss, abs=1e-4)
+
+
+def test_a_step_can_be_drawn(tmp_path: Path) -> None:
+    tape = record_network(convolutions, IMAGES, Settings(), {}).at({BATCH: 8, SIDE: 128}).tape
+    plot_step(tape, "convolutions", tmp_path / "step.png")
+    assert (tmp_path / "step.png").read_bytes().startswith(b"\x89PNG")
