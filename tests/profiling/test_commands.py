@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 import timm
@@ -12,6 +13,7 @@ import vramcast
 from tests.profiling.nets import Attending
 from vramcast.errors import InvalidInput
 from vramcast.forecast.catalog import builtin_catalog
+from vramcast.forecast.forecast import Source
 from vramcast.forecast.forecaster import PhysicsForecaster
 from vramcast.profile.arguments import ProfileArguments, run_settings
 from vramcast.profile.commands import profile_target, run_profile
@@ -98,3 +100,28 @@ def test_the_catalog_equals_a_new_trace(name: str) -> None:
     assert line is not None
     traced = profile_network(lambda: timm.create_model(name), Inputs(shapes=((3, 224, 224),)), f"timm/{name}").profile
     assert catalog.profile(line, None, None) == traced
+
+
+@pytest.mark.parametrize(
+    ("settings", "mark", "source"),
+    [({}, "v1:", Source.PHYSICS), ({"precision": "amp-bf16"}, "v2:", Source.RECORDING)],
+)
+def test_what_the_layers_cannot_tell_is_recorded(settings: dict[str, str], mark: str, source: Source) -> None:
+    done = profile_target(ProfileArguments(f"{NETS}:build_perceptron", ("64",), settings=settings), PHYSICS)
+    assert done.annotations[f"{PREFIX}profile"].startswith(mark)
+    assert {line.forecast.source for line in done.reports} == {source}
+    assert not done.why_no_recording
+
+
+def test_a_network_that_cannot_be_recorded_is_described_by_its_layers_and_says_why() -> None:
+    settings = {"precision": "amp-fp16"}
+    done = profile_target(ProfileArguments(f"{NETS}:Branching", ("16",), settings=settings), PHYSICS)
+    assert done.annotations[f"{PREFIX}profile"].startswith("v1:")
+    assert "looks at the values of a tensor" in done.why_no_recording
+
+
+def test_a_step_is_drawn_with_its_optimizer(tmp_path: Path) -> None:
+    picture = tmp_path / "step.png"
+    settings = {"optimizer": "adamw", "batch-size": "16"}
+    profile_target(ProfileArguments(f"{NETS}:build_perceptron", ("64",), settings=settings, plot=picture), PHYSICS)
+    assert picture.read_bytes().startswith(b"\x89PNG")

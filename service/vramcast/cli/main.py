@@ -107,6 +107,9 @@ def profile(
     measure: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Run real steps on this machine's GPU; append the record to DIR.")
     ] = None,
+    plot: Annotated[
+        Path | None, typer.Option(metavar="PNG", help="Draw the memory of one step into this file.")
+    ] = None,
     output: Output = "table",
     artifact: Artifact = "builtin",
     risk: Risk = 0.05,
@@ -116,7 +119,7 @@ def profile(
     Run it where the network can be imported; it needs torch.
 
     [dim]vramcast profile my_project.models:build_model --input 3x224x224 --batch-size 64[/dim]
-    [dim]vramcast profile transformers:GPT2Config --sequence-length 1024 --optimizer adamw[/dim]
+    [dim]vramcast profile transformers:GPT2Config --sequence-length 1024 --precision bf16 --plot step.png[/dim]
     [dim]vramcast profile torchvision.models:resnet18 --args '{"num_classes": 10}' --input 3x32x32[/dim]
     """
     from vramcast.forecast.model import choose_forecaster
@@ -126,7 +129,9 @@ def profile(
     from vramcast.profile.commands import run_profile  # torch is an extra
 
     settings = run_settings({"batch-size": batch_size, "optimizer": optimizer, "precision": precision}, more or [])
-    arguments = ProfileArguments(target, tuple(shapes or ()), sequence_length, inputs, args, settings, gpu, measure)
+    arguments = ProfileArguments(
+        target, tuple(shapes or ()), sequence_length, inputs, args, settings, gpu, measure, plot
+    )
     run_profile(arguments, output, choose_forecaster(artifact, risk, physics_if_unusable=False))
 
 

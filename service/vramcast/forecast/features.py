@@ -79,7 +79,7 @@ class Features:
 
 def describe(network: Description | None, task: Task, product: Product) -> Features:
     """Features of a task on a product; without a network, from the task's summary."""
-    unfamiliar = _unfamiliar_settings(task)
+    unfamiliar = unfamiliar_settings(task)
     prior = described_prior(network, task, product) if network and network.ops else summary_prior(task, product)
     layered = prior.layered
     if network is None or layered is None:
@@ -94,7 +94,7 @@ def describe(network: Description | None, task: Task, product: Product) -> Featu
     return Features(_vector(facts), tokens, kinds, prior, regime, unfamiliar)
 
 
-def _unfamiliar_settings(task: Task) -> int:
+def unfamiliar_settings(task: Task) -> int:
     """Only physics covers these settings, so each one reduces the weight of the learned correction."""
     return sum((
         task.precision not in _MEASURED_PRECISIONS, task.kind is Kind.INFERENCE, task.gradient_checkpointing,

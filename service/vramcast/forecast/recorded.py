@@ -65,9 +65,7 @@ def clear_caches() -> None:
 def forecast_recording(text: str, task: Task, product: Product, risk: float) -> Forecast:
     """Raises InvalidTask where the task contradicts the recording, or asks for what it does not answer."""
     recording = decode_recording(text)
-    _refuse_contradictions(recording, task)
-    run = _Run(text, *_values(recording, task), _optimizer(recording, task), task.gradient_accumulation,
-               task.zero_stage, task.data_parallel_size, task.offload, task.allocator)  # fmt: skip
+    run = _run(recording, text, task)
     found, notes = _measured(run, None)
     context = context_part(product, cudnn="cudnn" in recording.info, norms="norms" in recording.info)
     room = _room_bytes(product, context.size_bytes)
@@ -90,6 +88,13 @@ def forecast_recording(text: str, task: Task, product: Product, risk: float) -> 
     )
 
 
+def task_tape(text: str, task: Task) -> Tape:
+    """The steps of the task, for a picture of them. Raises InvalidTask."""
+    recording = decode_recording(text)
+    run = _run(recording, text, task)
+    return _transformed(recording.at(run.point(recording)).tape, run, recording)[0]
+
+
 @dataclass(frozen=True, slots=True)
 class _Run:
     """All that the replay depends on. The same for every product and risk, so its result is cached."""
@@ -110,6 +115,12 @@ class _Run:
         values = {Variable.BATCH: self.batch, Variable.LENGTH: self.length, Variable.SIDE: self.side,
                   Variable.RANK: self.rank}  # fmt: skip
         return {variable: values[variable] or 0 for variable in recording.variables}
+
+
+def _run(recording: Recording, text: str, task: Task) -> _Run:
+    _refuse_contradictions(recording, task)
+    return _Run(text, *_values(recording, task), _optimizer(recording, task), task.gradient_accumulation,
+                task.zero_stage, task.data_parallel_size, task.offload, task.allocator)  # fmt: skip
 
 
 @lru_cache(maxsize=4096)

@@ -21,6 +21,7 @@ class ProfileArguments:
     settings: Mapping[str, str] | None = None  # the run's annotations, without the prefix
     gpu: str | None = None
     measure: Path | None = None
+    plot: Path | None = None
 
 
 def need_torch() -> None:

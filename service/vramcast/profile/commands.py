@@ -5,31 +5,40 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
+import torch
 from rich.console import Console
 from rich.table import Table
 from torch import nn
 
 from vramcast.errors import InvalidInput
 from vramcast.forecast.description import encode_profile, parse_profile
+from vramcast.forecast.features import unfamiliar_settings
 from vramcast.forecast.forecast import Forecaster
+from vramcast.forecast.recorded import task_tape
 from vramcast.forecast.report import COMMON_PRODUCTS, ProductReport, report, report_json
 from vramcast.forecast.report_tables import new_console, parts_table, products_table
+from vramcast.forecast.storage import encode
 from vramcast.forecast.summary import Summary, summarize
 from vramcast.hardware.products import base_product
 from vramcast.profile.arguments import ProfileArguments
 from vramcast.profile.inputs import Inputs
 from vramcast.profile.loading import load_builder, load_callable
 from vramcast.profile.measuring import measure, need_gpu
-from vramcast.profile.profiling import Traced, Untraceable, family, profile_network
+from vramcast.profile.profiling import Build, Traced, Untraceable, family, profile_network
+from vramcast.profile.recording.errors import Unrecordable
+from vramcast.profile.recording.network import record_network, recording_info, settings_of
+from vramcast.profile.step_plot import need_matplotlib, plot_step
 from vramcast.profile.tracing import leaves
 from vramcast.task.quantity import MIB
-from vramcast.task.task import parse_task
+from vramcast.task.task import Task, describe, parse_task
 from vramcast.task.vocabulary import PREFIX
 
+# Stands for a profile while only the settings of the run are of interest.
+_UNKNOWN = "unknown"
 _SHAPE = re.compile(r"[1-9]\d{0,6}(x[1-9]\d{0,6}){0,4}", re.ASCII)
 
 
@@ -41,6 +50,7 @@ class Profiled:
     summary_annotations: dict[str, str]
     reports: list[ProductReport]
     why_no_trace: str = ""
+    why_no_recording: str = ""
 
 
 def run_profile(arguments: ProfileArguments, output: str, forecaster: Forecaster) -> None:
@@ -56,28 +66,61 @@ def run_profile(arguments: ProfileArguments, output: str, forecaster: Forecaster
 def profile_target(arguments: ProfileArguments, forecaster: Forecaster) -> Profiled:
     if arguments.measure is not None:
         need_gpu()
+    if arguments.plot is not None:
+        need_matplotlib()
     inputs = parse_inputs(arguments)
     build = load_builder(arguments.target, arguments.args)
     try:
         traced = profile_network(build, inputs, arguments.target)
     except Untraceable as error:
         return _untraced(error, arguments)
-    done = _profiled(traced, arguments, forecaster)
+    recorded, why_not = _recorded(build, inputs, arguments)
+    done = replace(_profiled(traced, recorded, arguments, forecaster), why_no_recording=why_not)
+    task = _task(done.annotations)
+    if arguments.plot is not None:
+        _plot(recorded, task, arguments)
     if arguments.measure is not None:
-        task = parse_task(done.annotations)
-        assert task is not None  # noqa: S101 - there are annotations
         measure(build, inputs, task, traced.profile, arguments.measure)
     return done
 
 
-def _profiled(traced: Traced, arguments: ProfileArguments, forecaster: Forecaster) -> Profiled:
-    annotations = _prefixed({"profile": encode_profile(traced.profile), **(arguments.settings or {})})
-    summary = summarize(parse_profile(traced.profile))
+def _recorded(build: Build, inputs: Inputs, arguments: ProfileArguments) -> tuple[str, str]:
+    """A recording as text, or nothing and why. Training in fp32 is forecast better from the layers: that was learned
+    from measured runs, and a recording has no correction yet."""
+    task = _task(_prefixed({"profile": _UNKNOWN, **(arguments.settings or {})}))
+    if arguments.plot is None and not unfamiliar_settings(task):
+        return "", ""
+    try:
+        with torch.device("meta"):
+            info = recording_info(task, inputs, build())
+        return encode(record_network(build, inputs, settings_of(task), info)), ""
+    except Unrecordable as error:
+        return "", str(error)
+
+
+def _plot(recorded: str, task: Task, arguments: ProfileArguments) -> None:
+    if not recorded or arguments.plot is None:
+        raise InvalidInput(f"--plot {arguments.plot}: there is no recording of {arguments.target} to draw")
+    profiled = replace(task, profile=recorded)
+    plot_step(task_tape(recorded, profiled), f"{arguments.target}, {describe(profiled)}", arguments.plot)
+
+
+def _task(annotations: Mapping[str, str]) -> Task:
     task = parse_task(annotations)
     assert task is not None  # noqa: S101 - there are annotations
+    return task
+
+
+def _profiled(traced: Traced, recorded: str, arguments: ProfileArguments, forecaster: Forecaster) -> Profiled:
+    settings = arguments.settings or {}
+    # A recording that was only made for a picture is not what the pod should carry.
+    familiar = not unfamiliar_settings(_task(_prefixed({"profile": _UNKNOWN, **settings})))
+    profile = encode_profile(traced.profile) if familiar or not recorded else recorded
+    annotations = _prefixed({"profile": profile, **settings})
+    summary = summarize(parse_profile(traced.profile))
     products = (base_product(arguments.gpu),) if arguments.gpu else COMMON_PRODUCTS
-    totals = summary_annotations(summary) | _prefixed({"batch-size": "1", **(arguments.settings or {})})
-    return Profiled(traced, summary, annotations, totals, report(forecaster, task, products))
+    totals = summary_annotations(summary) | _prefixed({"batch-size": "1", **settings})
+    return Profiled(traced, summary, annotations, totals, report(forecaster, _task(annotations), products))
 
 
 def _untraced(error: Untraceable, arguments: ProfileArguments) -> Profiled:
@@ -118,6 +161,7 @@ def as_json(done: Profiled) -> dict[str, Any]:
     return {
         "traced_on": done.traced.on if done.traced else None,
         "why_no_trace": done.why_no_trace or None,
+        "why_no_recording": done.why_no_recording or None,
         "summary": done.summary,
         "parts": {name: value for name, value, _ in _parts(done)},
         "annotations": done.annotations,
@@ -162,6 +206,10 @@ def _print(console: Console, target: str, done: Profiled) -> None:
     else:
         if done.traced.on == "cpu":
             console.print("traced on the CPU with random weights: the pass depends on values", highlight=False)
+        if done.why_no_recording:
+            console.print(
+                f"No step could be recorded, so the layers are used: {done.why_no_recording}", highlight=False
+            )
         console.print(products_table(done.reports))
         console.print(parts_table(done.reports))
         for assumption in done.reports[0].forecast.assumptions:

@@ -14,6 +14,7 @@ from vramcast.forecast.sizes import Point, Variable
 from vramcast.forecast.solving import SIDE_STEP, Recorded, points_for, solve
 from vramcast.forecast.tape import Tape
 from vramcast.profile.inputs import Arguments, Inputs, arguments
+from vramcast.profile.profiling import family
 from vramcast.profile.recording.errors import NeedsValues, Unrecordable, explained
 from vramcast.profile.recording.losses import loss_of
 from vramcast.profile.recording.record import record_model
@@ -27,6 +28,7 @@ _FEWEST_TOKENS = 16
 _SHORTEST = 8
 _SMALLEST = 2
 _BEYOND = 2
+_CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 
 
 def settings_of(task: Task) -> Settings:
@@ -41,6 +43,29 @@ def settings_of(task: Task) -> Settings:
         kernels=task.kernels,
         inference=task.kind is Kind.INFERENCE,
     )
+
+
+def recording_info(task: Task, inputs: Inputs, model: nn.Module) -> dict[str, str]:
+    """What the recording was made with, named like the annotations; a pod that says otherwise is refused."""
+    settings = settings_of(task)
+    info = {
+        "precision": str(settings.precision),
+        "attention": str(settings.attention),
+        "gradient-checkpointing": str(settings.gradient_checkpointing).lower(),
+        "quantization": str(settings.quantization),
+        "kernels": str(settings.kernels),
+        "task": str(Kind.INFERENCE if settings.inference else Kind.TRAINING),
+        "family": family(model),
+    }
+    if settings.lora_rank is not None:
+        info |= {"lora-rank": str(settings.lora_rank), "lora-targets": str(settings.lora_targets)}
+    if inputs.sequence_length:
+        info["sequence-length"] = str(inputs.sequence_length)
+    elif inputs.shapes:
+        info["input-size"] = "x".join(map(str, inputs.shapes[0]))
+    if any(isinstance(module, _CONVOLUTIONS) for module in model.modules()):
+        info["cudnn"] = "true"
+    return info
 
 
 def record_network(build: Build, inputs: Inputs, settings: Settings, info: Mapping[str, str]) -> Recording:
@@ -66,7 +91,7 @@ class _Network:
 
     def record(self, spans: Mapping[Variable, Span], info: Mapping[str, str]) -> Recording:
         recorded: list[Recorded] = [(point, self._tape(point)) for point in points_for(spans)]
-        limits = {
+        limits: dict[Variable, Span] = {
             variable: Span(span.low, _BEYOND * span.high, span.step)
             for variable, span in spans.items()
             if variable in (Variable.LENGTH, Variable.SIDE)
