@@ -13,7 +13,7 @@ from vramcast.forecast.forecast import Source
 from vramcast.forecast.forecaster import PhysicsForecaster
 from vramcast.names import Product
 from vramcast.task.task import Task
-from vramcast.task.vocabulary import Allocator, Attention, Kernels, Level, Offload
+from vramcast.task.vocabulary import Allocator, Attention, Kernels, Level, Offload, Precision
 
 A100 = Product("NVIDIA-A100-SXM4-40GB")
 SUMMARY = Task(Level.SUMMARY, parameters=10**8, activations=10**7, batch_size=8)
@@ -63,6 +63,14 @@ def test_a_setting_without_effect_on_the_figures_is_told(change: dict[str, Any],
     plain = forecaster.forecast(replace(SUMMARY, lora_rank=change.get("lora_rank")), A100)
     told = forecaster.forecast(replace(SUMMARY, **change), A100)
     assert told == replace(plain, assumptions=(note,))
+
+
+def test_master_weights_are_told_because_only_deepspeed_has_them() -> None:
+    sharded = replace(SUMMARY, zero_stage=3, data_parallel_size=8, precision=Precision.BF16)
+    (note,) = PhysicsForecaster(0.05).forecast(sharded, A100).assumptions
+    assert note == "fp32 master weights, as DeepSpeed keeps them; FSDP of a model cast to bf16 has none"
+    mixed = replace(sharded, precision=Precision.AMP_BF16)
+    assert PhysicsForecaster(0.05).forecast(mixed, A100).assumptions == ()
 
 
 def test_settings_that_the_figures_are_right_for_are_not_mentioned() -> None:

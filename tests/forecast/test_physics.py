@@ -82,7 +82,21 @@ def test_checkpointing_lora_sharding_and_inference_never_need_more(task: Task) -
     assert stages[1:] == sorted(stages[1:], reverse=True)
     if task.precision not in (Precision.FP16, Precision.BF16):  # there sharding adds an fp32 copy
         assert stages[0] >= stages[1]
-    assert median(replace(task, data_parallel_size=task.data_parallel_size + 1)) <= median(task)
+    if task.zero_stage or task.data_parallel_size > 1:  # the second GPU of plain data parallelism adds buckets
+        assert median(replace(task, data_parallel_size=task.data_parallel_size + 1)) <= median(task)
+
+
+@given(_TASKS)
+def test_plain_data_parallelism_holds_a_second_copy_of_the_gradients(task: Task) -> None:
+    """DistributedDataParallel copies gradients into buckets, unless they are views of these."""
+    alone, together = (
+        {part.name: part.size_bytes for part in forecast_summary(replace(task, zero_stage=0, data_parallel_size=size),
+                                                                 A100, 0.05).parts}
+        for size in (1, 4)
+    )  # fmt: skip
+    assert "gradient buckets" not in alone
+    assert together.pop("gradient buckets", 0) == alone.get("gradients", 0)
+    assert together == alone
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from vramcast.hardware.products import PRODUCTS, calibration_note
 from vramcast.names import Product
 from vramcast.task.quantity import MIB
 from vramcast.task.task import Task
-from vramcast.task.vocabulary import PREFIX, Allocator, Attention, Kernels, Level, LoraTargets, Offload
+from vramcast.task.vocabulary import PREFIX, Allocator, Attention, Kernels, Kind, Level, LoraTargets, Offload
 
 _CACHE_SIZE = 20_000
 CALIBRATION_PART = "this cluster"
@@ -61,7 +61,7 @@ class CachingForecaster(ABC):
         if task.level is Level.PROFILE and task.profile is not None and is_recording(task.profile):
             return forecast_recording(task.profile, task, product, risk)
         described = described_network(task)
-        if notes := (*described.assumptions, *_without_effect(task)):
+        if notes := (*described.assumptions, *_without_effect(task), *_with_masters(task)):
             task = replace(task, assumptions=(*task.assumptions, *notes))
         forecast = self.forecast_network(described.network, task, product, risk)
         return replace(forecast, bound_bytes=round(described.doubt * forecast.bound_bytes))
@@ -125,6 +125,13 @@ def _without_effect(task: Task) -> tuple[str, ...]:
     """What was said in vain, so that nobody believes that the forecast includes it."""
     values = {name: getattr(task, name.replace("-", "_")) for name in _COUNTED_AS}
     return tuple(f"{name} {value} is not counted" for name, value in values.items() if value not in _COUNTED_AS[name])
+
+
+def _with_masters(task: Task) -> tuple[str, ...]:
+    """The stage does not say whether DeepSpeed or FSDP shards."""
+    if task.kind is Kind.INFERENCE or not physics.has_master(task):
+        return ()
+    return (f"fp32 master weights, as DeepSpeed keeps them; FSDP of a model cast to {task.precision} has none",)
 
 
 @dataclass(frozen=True, slots=True)

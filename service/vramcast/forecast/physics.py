@@ -334,8 +334,11 @@ def _model_parts(task: Task, parameters: int, network: Description | None = None
         trained_bytes = _ADAPTER_BYTES
         parts.append(_part("adapters", trained, trained_bytes, shards[3]))
     parts.append(_part("gradients", trained, trained_bytes, shards[2]))
+    if task.data_parallel_size > 1 and not task.zero_stage:
+        # DistributedDataParallel's default; with gradient_as_bucket_view=True they are the gradients.
+        parts.append(_part("gradient buckets", trained, trained_bytes, 1))
     parts.append(_part(f"{task.optimizer} states", trained, _state_bytes(task), shards[1]))
-    if _has_master(task):
+    if has_master(task):
         parts.append(_part("fp32 master weights", trained, _MASTER_BYTES, shards[1]))
     return parts
 
@@ -354,11 +357,11 @@ def _update_bytes(task: Task, parameters: int) -> float:
 def _state_bytes(task: Task) -> float:
     full = _STATE_BYTES[task.optimizer]
     cast = task.precision in _CAST and task.optimizer in _STATES_LIKE_WEIGHTS
-    cast = cast and task.lora_rank is None and not _has_master(task)
+    cast = cast and task.lora_rank is None and not has_master(task)
     return full * _WEIGHT_BYTES[task.precision] / 4.0 if cast else full
 
 
-def _has_master(task: Task) -> bool:
+def has_master(task: Task) -> bool:
     """DeepSpeed updates an fp32 copy of a model that is cast to 16 bits."""
     return task.zero_stage > 0 and task.precision in _CAST and task.lora_rank is None
 
