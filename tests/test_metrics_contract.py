@@ -126,7 +126,7 @@ DETAIL = {
 CLOSED = {
     "verb": {
         "filter", "prioritize", "bind", "preempt", "forecast", "explain", "state", "records", "cluster", "pods", "pod",
-        "models", "sweep", "accuracy",
+        "models", "sweep", "step", "accuracy",
     },
     "cause": {
         "bad_request", "not_found", "too_large", "not_synced", "not_leading", "gone", "defect", "not_bound", "no_room",
@@ -228,7 +228,8 @@ async def cause_every_event(client: Client, cluster: FakeCluster) -> None:
     await client.send("GET", "/state")
     for path in ("records", "cluster", "pods", "pods/no/such", "models", "accuracy"):
         await client.send("GET", f"/{path}")
-    await client.send("POST", "/sweep", b"{}")
+    for path in ("sweep", "step"):
+        await client.send("POST", f"/{path}", b"{}")
     gone = shared_pod("gone")
     client.service.apply([PodGone(PodUid("uid-gone"))])
     await client.filter(gone, nodes)

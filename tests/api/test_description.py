@@ -36,6 +36,7 @@ ROUTES = {
     "GET /pods/{namespace}/{name}": (None, "PodView"),
     "GET /models": (None, "ModelsView"),
     "POST /sweep": ("PodManifest", "SweepView"),
+    "POST /step": ("PodManifest", "StepView"),
     "GET /accuracy": (None, "AccuracyView"),
     "GET /healthz": (None, None),
     "GET /readyz": (None, None),

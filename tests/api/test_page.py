@@ -12,6 +12,7 @@ import pytest
 
 from tests.api.client import Client
 from tests.fakes import new_fake_service, pod_manifest, shared_pod, sharing_node, whole_node
+from tests.forecast.test_recorded import TEXT
 from vramcast.api import page
 from vramcast.api.http import new_http_app
 from vramcast.cluster.readers import PodReader
@@ -186,6 +187,20 @@ def test_models_are_found_by_typing(client: Client) -> None:
     shown = client.request("GET", "/models?q=resnet50").json()
     assert shown["models"][0]["model"].endswith("/resnet50")
     assert 0 < shown["matching"] <= shown["known"]
+
+
+def test_a_recordings_step_is_a_curve_with_its_peak_and_phases(client: Client) -> None:
+    annotations = {"share": "true", "profile": TEXT, "batch-size": "4", "sequence-length": "1024"}
+    pod = msgspec.json.encode(pod_manifest("p", annotations))
+    step = client.request("POST", "/step", pod).json()["step"]
+    assert {"step", "forward", "backward", "update"} == {phase["phase"] for phase in step["phases"]}
+    assert len(step["events"]) <= 400
+    assert "weights" in step["by_role_bytes"]
+    sums = [sum(values) for values in zip(*step["by_role_bytes"].values(), strict=True)]
+    forecast = client.request("POST", "/forecast", pod).json()["forecasts"][0]
+    recorded = [part["size_bytes"] for part in forecast["parts"] if part["because"].startswith("recorded")]
+    assert max(sums) == sum(recorded)
+    assert client.request("POST", "/step", msgspec.json.encode(shared_pod("q"))).json() == {"step": None}
 
 
 def test_ten_thousand_pods_come_in_windows(client: Client) -> None:

@@ -16,11 +16,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from tests.chart.conftest import NAMESPACE
 from tests.chart.replica import Replica
-from tests.controlplane import Api, ApiError, ControlPlane
+from tests.controlplane import PATIENCE_SECONDS, Api, ApiError, ControlPlane, eventually
 from tests.controlplane.objects import A100_40GB, whole_gpu_node
 
 pytestmark = pytest.mark.e2e
@@ -141,7 +142,7 @@ def shell(plane: ControlPlane, controllers: Controllers, tmp_path: Path) -> Iter
     # Without a kubelet there is no port-forward. The leader listens on this loopback anyway.
     _script(
         tools / "kubectl",
-        f'case "$*" in *port-forward*) exec {sys.executable} {tools}/forward.py;; '
+        f'case "$*" in *port-forward*) exec {sys.executable} {tools}/forward.py "$@";; '
         f'*) exec {plane.binaries.kubectl} "$@";; esac',
     )
     (tools / "forward.py").write_text(_FORWARD.format(directory=str(tmp_path)))
@@ -161,24 +162,35 @@ def _script(path: Path, text: str) -> None:
 
 
 _FORWARD = """
-import http.server, urllib.request, yaml, pathlib
+import http.server, sys, urllib.request, yaml, pathlib
 files = pathlib.Path("{directory}").glob("vramcast-*/vramcast.yaml")
-ports = [yaml.safe_load(file.read_text())["metrics_port"] for file in files]
+replicas = [yaml.safe_load(file.read_text()) for file in files]
+wanted = int(sys.argv[-1])
+which = "metrics_port" if wanted == 9090 else "port"
+def read(replica, which, path):
+    return urllib.request.urlopen(f"http://127.0.0.1:{{replica[which]}}{{path}}").read()
 class Forward(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
-        texts = [urllib.request.urlopen(f"http://127.0.0.1:{{port}}{{self.path}}").read() for port in ports]
-        leading = [text for text in texts if b"vramcast_leading 1" in text] or texts
+        leads = [one for one in replicas if b"vramcast_leading 1" in read(one, "metrics_port", "/metrics")]
+        text = read((leads or replicas)[0], which, self.path)
         self.send_response(200)
         self.end_headers()
-        self.wfile.write(leading[0])
+        self.wfile.write(text)
     def log_message(self, *_): pass
-http.server.HTTPServer(("127.0.0.1", 9090), Forward).serve_forever()
+http.server.HTTPServer(("127.0.0.1", wanted), Forward).serve_forever()
 """
+
+
+def _read(url: str) -> str:
+    try:
+        return httpx.get(url, timeout=PATIENCE_SECONDS).raise_for_status().text
+    except httpx.TransportError:
+        return ""
 
 
 def test_the_quick_start_works_word_for_word(plane: ControlPlane, api: Api, shell: Shell) -> None:
     api.create_nodes([whole_gpu_node("gpu-1", A100_40GB)])
-    image, install, share, job, poll, too_large, watch, monitor, leave = blocks()
+    image, install, share, job, poll, too_large, page, watch, monitor, leave = blocks()
     assert "build --tag registry.example.com/gpu/vramcast" in shell.run(image)
     assert 'deployment "vramcast" successfully rolled out' in shell.run(install)
     shared = shell.run(share)
@@ -190,6 +202,10 @@ def test_the_quick_start_works_word_for_word(plane: ControlPlane, api: Api, shel
     assert '"vramcast.dev/forecast-memory"' in seen
     assert "GPU 0 on gpu-1" in seen
     assert "GPU too small for 900.0 GiB" in shell.run(too_large)
+    shell.run(page)
+    shown = eventually(lambda: _read("http://127.0.0.1:8888/pods?state=waiting"), what="the page to be forwarded")
+    assert "default/too-large" in shown
+    assert "<title>vramcast</title>" in _read("http://127.0.0.1:8888/")
     assert re.search(r'vramcast_promised_bytes\{state="bound"\} [1-9]', shell.run(watch))
     assert "has been upgraded" in shell.run(monitor)
     assert 'release "vramcast" uninstalled' in shell.run(leave)

@@ -15,6 +15,7 @@ from vramcast.api.probes import ServiceOf
 from vramcast.api.routes import ERRORS, InspectionRoute, ReplyResponse
 from vramcast.api.wire import Reply
 from vramcast.forecast.catalog import Line, builtin_catalog
+from vramcast.forecast.step_curve import step_curve
 from vramcast.forecast.sweep import parse_sweep
 from vramcast.forecast.sweep_report import sweep_json, sweep_task
 
@@ -83,3 +84,16 @@ async def show_sweep(
     products = products_of(service, gpu)
     report = await service.workers.inspection(sweep_task, service.forecaster, task, products, sweep, largest)
     return ReplyResponse(Reply(encode(sweep_json(report)), pod.key, decision=over))
+
+
+@router.post(
+    "/step",
+    name="step",
+    operation_id="step",
+    summary="Memory over a training step, for a task that is described by a recording",
+    response_model=view_models.StepView,
+    openapi_extra=MANIFEST,
+)
+async def show_step(service: ServiceOf, pod: ManifestOf) -> ReplyResponse:
+    curve = await service.workers.inspection(step_curve, described_task(pod))
+    return ReplyResponse(Reply(encode({"step": curve}), pod.key, decision="recorded" if curve else "not recorded"))

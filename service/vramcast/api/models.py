@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, RootModel
 
+from vramcast.forecast.forecast import Source
 from vramcast.hardware.vendors import WHOLE_GPU
 
 Mib = Annotated[int, Field(ge=0, description="MiB")]
@@ -186,7 +187,7 @@ class ProductForecast(Answer):
     need_mib: Mib = Field(description="the bound in whole MiB: what is promised")
     risk: float = Field(examples=[0.01])
     bounds_bytes: dict[str, int] = Field(description="the bound by risk")
-    source: Literal["given", "physics", "model"]
+    source: Source
     model_version: str
     usable_mib: int | None = Field(description="of the product; null if its memory is unknown")
     holds_it: bool | None

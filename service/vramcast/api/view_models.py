@@ -175,6 +175,25 @@ class SweepView(Answer):
     assumptions: list[str]
 
 
+class PhaseMark(Answer):
+    phase: Literal["step", "forward", "backward", "update"]
+    event: int
+
+
+class RecordedStep(Answer):
+    """Memory over the recorded steps. Between two points the fullest moment is shown."""
+
+    events: list[int]
+    reserved_bytes: list[int]
+    by_role_bytes: dict[str, list[int]]
+    phases: list[PhaseMark]
+    total_events: int
+
+
+class StepView(Answer):
+    step: RecordedStep | None = Field(description="null if the task is not described by a recording")
+
+
 class GroupLine(Answer):
     family: str
     level: str

@@ -33,7 +33,7 @@ _RECORDED = ("precision", "gradient-checkpointing", "attention", "kernels", "lor
              "optimizer", "gradient-accumulation")  # fmt: skip
 _ANNOTATIONS = {Variable.BATCH: "batch-size", Variable.LENGTH: "sequence-length", Variable.SIDE: "input-size",
                 Variable.RANK: "lora-rank"}  # fmt: skip
-_NAMES = {
+ROLE_NAMES = {
     Role.WEIGHT: "weights", Role.FROZEN: "frozen weights", Role.BUFFER: "buffers", Role.INPUT: "input",
     Role.GRADIENT: "gradients", Role.STATE: "optimizer states", Role.SAVED: "saved activations",
     Role.TEMPORARY: "temporaries", Role.WORKSPACE: "library workspaces",
@@ -163,7 +163,7 @@ def _parts(found: Peaks, point: Point) -> Iterator[Part]:
     at_peak = f"at the peak, {found.moment}"
     for role, size_bytes in found.by_role.items():
         depends = f", for {shown(point)}" if role in {Role.SAVED, Role.TEMPORARY, Role.INPUT} else ""
-        yield Part(_NAMES[role], size_bytes, f"recorded: {at_peak}{depends}")
+        yield Part(ROLE_NAMES[role], size_bytes, f"recorded: {at_peak}{depends}")
     beyond = found.reserved_bytes - sum(found.by_role.values())
     why = f"blocks that are cached, or larger than their tensors, beyond {found.active_bytes / MIB:,.0f} MiB in use"
     yield Part("allocator", beyond, why)

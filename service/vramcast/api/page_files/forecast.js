@@ -20,7 +20,14 @@ const START = { model: "timm/resnet50", batch: "64", length: "", precision: "amp
 const PAUSE = 350;
 
 export function annotations(form) {
-  const found = { model: form.model.trim(), "batch-size": form.batch, precision: form.precision };
+  const named = form.model.trim();
+  // What `vramcast profile` prints can be pasted instead of a name. It knows the precision.
+  if (/^v\d+:/.test(named)) {
+    const own = { profile: named, "batch-size": form.batch, ...(form.length && { "sequence-length": form.length }),
+      ...(form.risk && { "max-oom-risk": form.risk }), ...(form.share && { share: "true" }) };
+    return Object.fromEntries(Object.entries(own).map(([key, value]) => [PREFIX + key, value]));
+  }
+  const found = { model: named, "batch-size": form.batch, precision: form.precision };
   if (form.length) found["sequence-length"] = form.length;
   if (form.method !== "inference") found.optimizer = form.optimizer;
   if (form.checkpointing) found["gradient-checkpointing"] = "true";
@@ -54,7 +61,7 @@ export function open(main) {
     placeholder: hint, inputmode: "numeric" });
   const fields = h("form", { class: "form", "aria-label": "Task", onsubmit: (event) => event.preventDefault() },
     field("model", "Model", h("input", { id: "model", name: "model", list: "names", value: form.model, autocomplete: "off",
-      spellcheck: "false", maxlength: "200", "aria-describedby": "about" })), names, about,
+      spellcheck: "false", maxlength: "260000", "aria-describedby": "about" })), names, about,
     h("div", { class: "pair" }, field("batch", "Batch size", number("batch", "1")),
       field("length", "Sequence length", number("length", "1", "of the model"))),
     h("div", { class: "pair" }, field("precision", "Precision", choice("precision", PRECISIONS.map((each) => [each, each]))),
@@ -107,12 +114,13 @@ export function open(main) {
       const task = manifest(form);
       const over = `sweep?over=${encodeURIComponent(range(form))}`;
       const answer = await post("forecast", task);
-      if (asked === wanted) draw(answer, { error: "Forecasting …" });
+      const { step } = await post("step", task).catch(() => ({ step: null }));
+      if (asked === wanted) draw(answer, { error: "Forecasting …" }, step);
       // The curve takes a second. The largest values take dozens of forecasts, so they follow.
       for (const path of [`${over}&largest=false`, over]) {
         if (asked !== wanted) break;
         const sweep = await post(path, task).catch((error) => ({ error: error.message }));
-        if (asked === wanted) draw(answer, sweep);
+        if (asked === wanted) draw(answer, sweep, step);
       }
     } catch (error) {
       if (error.message.startsWith("The service")) throw error;
@@ -122,7 +130,7 @@ export function open(main) {
     return null;
   }
 
-  function draw(answer, sweep) {
+  function draw(answer, sweep, step) {
     const worst = answer.forecasts.reduce((one, other) => (other.need_mib > one.need_mib ? other : one));
     const text = Object.entries(annotations(form)).map(([key, value]) => `${key}: ${JSON.stringify(value)}`).join("\n");
     show(result,
@@ -139,6 +147,7 @@ export function open(main) {
           h("td", { class: "number", "data-need": each.need_mib }, memory(each.need_mib)),
           h("td", null, verdict(each.holds_it)))))),
       h("h3", null, "As it grows"), sweep.error ? h("p", { class: "dim" }, sweep.error) : curve(sweep, form, answer.forecasts, result.clientWidth - 48),
+      step ? [h("h3", null, "Over the recorded steps"), stepCurve(step, result.clientWidth - 48)] : null,
       partsOf(worst),
       h("h3", null, "Annotations"),
       h("div", { class: "code" }, h("pre", { tabindex: "0" }, text),
@@ -203,4 +212,28 @@ function curve(sweep, form, forecasts, width) {
       h("th", { scope: "row" }, shortProduct(each.product)),
       h("td", { class: "number" }, each.value === null ? h("span", { class: "no" }, "none") : h("b", null, count(each.value))),
       h("td", { class: "number dim" }, each.bound_bytes === null ? "" : `needs ${memory(each.bound_bytes / MIB)}`)))))];
+}
+
+/** Roles stacked, and what the allocator has reserved around them. */
+function stepCurve(step, width) {
+  const giga = (bytes) => bytes / MIB / 1024;
+  const top = giga(Math.max(...step.reserved_bytes)) * 1.06;
+  const drawn = plot({
+    width: Math.max(320, Math.min(840, width)), height: 280,
+    label: "Memory over the recorded steps, by what it is for",
+    x: { from: 0, to: step.total_events, ticks: step.phases.filter(({ phase }) => phase === "step").map(({ event }) => event),
+      text: (event) => `step ${1 + step.phases.filter(({ phase, event: at }) => phase === "step" && at < event).length}`, name: "" },
+    y: { from: 0, to: top, ticks: ticks(top, 4), text: (value) => count(value), name: "GiB" },
+  });
+  const roles = Object.entries(step.by_role_bytes);
+  let below = step.events.map((event) => [event, 0]);
+  roles.forEach(([, bytes], at) => {
+    const above = below.map(([event, sum], point) => [event, sum + giga(bytes[point])]);
+    drawn.area(below, above, `role tone${at % 8}`);
+    below = above;
+  });
+  drawn.line(step.events.map((event, point) => [event, giga(step.reserved_bytes[point])]), "bound");
+  return h("figure", null, drawn.draw(), h("figcaption", { class: "keys" },
+    roles.map(([name], at) => h("span", null, h("i", { class: `key tone${at % 8}` }), name)),
+    h("span", null, h("i", { class: "key bound" }), "reserved by the allocator")));
 }
