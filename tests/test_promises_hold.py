@@ -142,6 +142,48 @@ def _bind_body(pod: dict[str, Any]) -> bytes:
     ).encode()
 
 
+# ------------------------------------------------------------------ trying again after a bind without an answer
+
+
+def test_a_pod_is_not_kept_out_by_its_own_promise() -> None:
+    async def work(world: World) -> None:
+        pod = shared_pod("p", "30Gi")
+        await bind_without_an_answer(world, pod)
+        assert await world.filter(pod) == [NODE]
+        assert await world.filter(shared_pod("q", "30Gi")) == []
+        assert await world.finish(await world.start(world.client.bind(pod, NODE))) == ""
+        first, second = world.cluster.writes
+        assert first.annotations == second.annotations
+        assert world.room_mib() == FREE_MIB - 30 * 1024
+
+    story(work)
+
+
+def test_a_pod_with_a_promise_is_offered_that_node_and_holds_no_other() -> None:
+    async def work(world: World) -> None:
+        pod = shared_pod("p", "30Gi")
+        await bind_without_an_answer(world, pod)
+        assert await world.filter(pod, ["a", "b"]) == [NODE]
+        assert world.room_mib("b") == FREE_MIB
+        assert await world.filter(pod, ["b"]) == ["b"]  # its own node is not among those that the scheduler asks about
+        assert (world.room_mib("a"), world.room_mib("b")) == (FREE_MIB - 30 * 1024, FREE_MIB - 30 * 1024)
+
+    story(work, nodes=("a", "b"))
+
+
+def test_a_pod_that_needs_more_than_its_promise_waits_until_the_binding_cannot_arrive() -> None:
+    async def work(world: World) -> None:
+        await bind_without_an_answer(world, shared_pod("p", "10Gi"))
+        grown = shared_pod("p", "20Gi")
+        assert await world.filter(grown) == []
+        world.see(grown)
+        error = await world.finish(await world.start(world.client.bind(grown, NODE)))
+        assert "held for pods that are being placed" in error
+        assert world.room_mib() == FREE_MIB - 10 * 1024
+
+    story(work)
+
+
 # ------------------------------------------------------------------ the dead stay dead
 
 

@@ -27,7 +27,7 @@ from vramcast.cluster.telemetry import Telemetry
 from vramcast.controllers.candidate import CandidateTrial, run_trial
 from vramcast.controllers.certificates import Certificates, TlsFiles, keep_current
 from vramcast.controllers.forecasting import ForecastFirst
-from vramcast.controllers.leadership import LeaderElectionApi, LeaseFollower, lease_reader
+from vramcast.controllers.leadership import LeaderElectionApi, LeaseFollower, boot_seconds, lease_reader
 from vramcast.controllers.learning import Learner
 from vramcast.controllers.maintenance import maintain
 from vramcast.controllers.persistence import ConfigMapApi, LearnedState
@@ -72,6 +72,7 @@ def build(
     settings: Settings, cluster: Cluster, workers: Workers, *, base: CachingForecaster | None = None,
     forecast_ahead: Callable[[Forecaster], ForecastAhead] | None = None, certificates: Certificates | None = None,
     clock: Callable[[], float] = time.monotonic, wall: Callable[[], float] = time.time,
+    lease_clock: Callable[[], float] = boot_seconds,
 ) -> App:  # fmt: skip
     """Every part, connected. `base`: the forecaster, if it is not the artifact of the settings.
 
@@ -98,7 +99,7 @@ def build(
         records_kept=settings.records_kept,
     )  # fmt: skip
 
-    leadership = _leadership(settings, cluster, workers.lease)
+    leadership = _leadership(settings, cluster, workers.lease, lease_clock)
     learned_state = LearnedState(
         {"calibration": learner, "accuracy": tracker.accuracy}, workers.maintenance, clock,
         config_maps=_config_maps(settings, cluster), place=settings.calibration_config_map or "/",
@@ -118,13 +119,13 @@ def build(
     return app
 
 
-def _leadership(settings: Settings, cluster: Cluster, offload: Offload) -> Leadership:
+def _leadership(settings: Settings, cluster: Cluster, offload: Offload, clock: Callable[[], float]) -> Leadership:
     if settings.leader_lease is None:
         return NoElection()
     if not isinstance(cluster, LeaderElectionApi):
         raise InvalidInput("setting leader_lease needs a Kubernetes cluster: a static one has no Lease")
     read_lease = lease_reader(cluster, settings.leader_lease, offload)
-    return LeaseFollower(read_lease, settings.leader_identity or socket.gethostname())
+    return LeaseFollower(read_lease, settings.leader_identity or socket.gethostname(), clock)
 
 
 def _config_maps(settings: Settings, cluster: Cluster) -> ConfigMapApi | None:

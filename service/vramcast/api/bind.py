@@ -81,7 +81,8 @@ async def _bind_described(service: Service, pod: PodRecord, demand: Demand, writ
     service.expire_holds()
     if ledger.is_gone(pod.uid):
         raise WorldUnavailable(f"pod {pod.key} with UID {pod.uid} no longer exists")
-    taken = ledger.assign(demand, write.node, service.clock())
+    mark = pod.scheduling.requeued if write.resource_version else None
+    taken = ledger.assign(demand, write.node, service.clock(), mark)
     # The node is known now, so the holds on all other nodes are free for waiting pods.
     service.news.spread()
     if isinstance(taken, Reason):

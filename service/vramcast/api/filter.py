@@ -82,11 +82,15 @@ async def _filter_described(service: Service, args: wire.ExtenderArgs, pod: PodR
 def _offer(service: Service, asked: wire.Asked, decision: Decision, feasible: int) -> Decision:
     """Hold room on the nodes that the scheduler is offered. A simulation is offered all nodes and holds nothing.
 
+    A pod with a promise is offered the nodes where it has one. The promise counts already, so nothing is held.
+
     A member of a gang is offered one node: the next member is filtered before the scheduler shows which it chose.
     """
     settings, ledger = service.settings, service.state.ledger
     if asked.items is not None and settings.node_cache_capable:
         return decision
+    if (own := ledger.offer_own(decision)) is not None:
+        return own
     most = 1 if decision.demand.gang else settings.most_nodes_offered
     if 0 < most < feasible:
         decision = ledger.offer_best(decision, most)

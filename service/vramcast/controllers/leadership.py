@@ -33,13 +33,17 @@ POLL_SECONDS = 1.0
 EAGER_POLL_SECONDS = 0.2
 # kube-scheduler itself gives up after this part of the Lease (renewDeadline 10 s of leaseDuration 15 s).
 _SAFE_FRACTION = 2 / 3
-# Counts on while the machine is suspended, where the platform has such a clock.
 _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 # A new leader's first request may arrive before our poll of its Lease. Well below the scheduler's httpTimeout.
 PATIENCE_SECONDS = 1.0
 
 log = structlog.get_logger("vramcast")
 TakeOver = Callable[[], Awaitable[None]]
+
+
+def boot_seconds() -> float:
+    """Monotonic. Counts on while the machine is suspended, where the platform has such a clock."""
+    return time.clock_gettime(_CLOCK)
 
 
 @runtime_checkable
@@ -74,7 +78,7 @@ class LeaseFollower:
         self,
         read_lease: Callable[[], Awaitable[Lease | None]],
         identity: str,
-        clock: Callable[[], float] = lambda: time.clock_gettime(_CLOCK),
+        clock: Callable[[], float],
         patience_seconds: float = PATIENCE_SECONDS,
     ) -> None:
         self._read_lease = read_lease

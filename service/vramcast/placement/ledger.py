@@ -115,15 +115,44 @@ class Ledger(PromiseBook):
     # ------------------------------------------------------------------ deciding
 
     def decide(self, demand: Demand, columns: Ints) -> Decision:
-        """Which of the asked nodes can take the demand. The pod's own hold does not count against it."""
+        """Which of the asked nodes can take the demand. The pod's own hold and promise do not count against it."""
         own = self._holds.get(demand.uid)
         if own is None:
-            return fit.decide(self.board, demand, columns, count_devices=self._count_devices)
-        self._apply(own, -1)
-        try:
-            return fit.decide(self.board, demand, columns, count_devices=self._count_devices)
-        finally:
-            self._apply(own, 1)
+            decision = fit.decide(self.board, demand, columns, count_devices=self._count_devices)
+        else:
+            self._apply(own, -1)
+            try:
+                decision = fit.decide(self.board, demand, columns, count_devices=self._count_devices)
+            finally:
+                self._apply(own, 1)
+        return self._count_own_promises(decision) if demand.uid in self._nodes_of_pod else decision
+
+    def _count_own_promises(self, decision: Decision) -> Decision:
+        """The pod is tried again after a bind without an answer. Where its promise is, it may have that one again.
+
+        If it needs more by now, it has to wait there: the Binding under way would give it less.
+        """
+        fits, reasons = decision.fits.copy(), decision.reasons.copy()
+        for node in self._nodes_of_pod[decision.demand.uid] & self.board.nodes.keys():
+            here = decision.columns == self.board.column(node)
+            fits[here] = self._suffices(self._promises[node][decision.demand.uid], decision.demand)
+            reasons[here] = np.where(fits[here], Reason.FITS, Reason.HELD)
+        return replace(decision, fits=fits, reasons=reasons)
+
+    def _suffices(self, promise: Promise, demand: Demand) -> bool:
+        pool = self.board.nodes[promise.node].pool(demand.ask.resource)
+        same = pool is not None and promise.count == demand.ask.count and promise.resource == demand.ask.resource
+        enough = pool is not None and demand.needs_mib.get(pool.product, 0) <= (promise.need_mib or 0)
+        return promise.state is State.BOUND or (same and enough)
+
+    def offer_own(self, decision: Decision) -> Decision | None:
+        """The same decision with only the nodes of the pod's own promises offered. None if there are none to offer.
+
+        Whichever of its Bindings arrives then, it says the same.
+        """
+        own = self.board.columns(self._nodes_of_pod.get(decision.demand.uid, ()))
+        offered = decision.fits & np.isin(decision.columns, own)
+        return replace(decision, fits=offered) if offered.any() else None
 
     def offer_best(self, decision: Decision, most: int) -> Decision:
         return fit.offer_best(self.board, decision, most)
@@ -281,17 +310,19 @@ class Ledger(PromiseBook):
 
     # ------------------------------------------------------------------ promising
 
-    def assign(self, demand: Demand, node: NodeName, now: float) -> Promise | Reason:
+    def assign(self, demand: Demand, node: NodeName, now: float, mark: str | None = None) -> Promise | Reason:
         """Turn the hold into a promise on the chosen node, or return the Reason why there is no room left.
 
         Either way the hold ends, because the scheduler has chosen. A pod that already has a promise on this node gets
-        the same one again: binds may be repeated.
+        the same one again: binds may be repeated. `mark`: of the pod's last takeover, if there are other replicas.
         """
         self.release_hold(demand.uid)
         existing = self._promises.get(node, {}).get(demand.uid)
         if existing is not None:
+            if node in self.board.nodes and not self._suffices(existing, demand):
+                return Reason.HELD
             state = State.BOUND if existing.state is State.BOUND else State.BINDING
-            promise = replace(existing, state=state, attempt=self._new_attempt(demand.uid, node))
+            promise = replace(existing, state=state, attempt=self._new_attempt(demand.uid, node), mark=mark)
             self._put_promise(promise)
             return promise
         decision = self.decide(demand, self.board.columns([node]))
@@ -300,19 +331,11 @@ class Ledger(PromiseBook):
         gpus = tuple(sorted(int(gpu) for gpu in decision.sweep.gpus(decision.columns)[:, 0]))
         indices = gpus if demand.ask.resource == SHARED_GPU else ()
         pool = self.board.nodes[node].pool(demand.ask.resource)
-        need_mib = demand.needs_mib.get(pool.product) if pool else None
         promise = Promise(
-            demand.uid,
-            demand.pod,
-            node,
-            demand.ask.resource,
-            demand.ask.count,
-            need_mib,
-            indices,
-            State.BINDING,
-            now,
-            self._new_attempt(demand.uid, node),
-        )
+            demand.uid, demand.pod, node, demand.ask.resource, demand.ask.count,
+            demand.needs_mib.get(pool.product) if pool else None, indices, State.BINDING, now,
+            self._new_attempt(demand.uid, node), mark,
+        )  # fmt: skip
         self._put_promise(promise)
         return promise
 

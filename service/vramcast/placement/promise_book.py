@@ -104,4 +104,4 @@ class PromiseBook(ABC):
 
 def _claim(promise: Promise) -> Promise:
     """The part of a promise that takes room."""
-    return replace(promise, state=State.BOUND, made_at=0.0, attempt=0)
+    return replace(promise, state=State.BOUND, made_at=0.0, attempt=0, mark=None)

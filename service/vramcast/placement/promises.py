@@ -48,3 +48,5 @@ class Promise:
     # When we made it, or when the read that showed it began. A list that began later, without the pod, ends it.
     made_at: float
     attempt: int = 0  # the bind attempt that this promise belongs to; 0: none of ours
+    # The takeover's mark that the pod had at the last attempt. None: no other replica can bind it.
+    mark: str | None = None

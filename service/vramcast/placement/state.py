@@ -215,7 +215,7 @@ class ClusterState:
         if pod.ask is None:
             return
         own = next((p for p in self.ledger.promises_on(node) if p.uid == pod.uid), None)
-        if own is not None and (own.state is State.BOUND or own.attempt):
+        if own is not None and (own.state is State.BOUND or (own.attempt and not _bound_by_another(own, pod))):
             if self._replicated and own.state is not State.BOUND:
                 own = _with(own, pod.assignment)
             # What our Binding wrote counts, whatever the annotations say by now.
@@ -281,11 +281,19 @@ def _is_newer_and_alike(filtered: PodRecord, newer: PodRecord) -> bool:
     )
 
 
+def _bound_by_another(promise: Promise, pod: PodRecord) -> bool:
+    """Another replica has taken over since our attempt, whose Binding was refused then. Its own may differ from ours.
+
+    If ours arrived before the takeover, the annotations say the same as the promise.
+    """
+    return promise.mark is not None and pod.scheduling.requeued != promise.mark
+
+
 def _with(own: Promise, shown: Assignment | None) -> Promise:
     """What our attempt would take, and what the bound pod shows.
 
-    They differ if another replica has bound the pod after our attempt lost its answer, or if the annotations were
-    edited. Which one cannot be told, so both count until the pod is gone.
+    They differ if the annotations were edited, or if another replica has bound a pod that its takeover did not touch.
+    Which one cannot be told, so both count until the pod is gone.
     """
     if shown is None:
         return own
