@@ -16,6 +16,7 @@ import msgspec
 from tests.api.client import Client
 from tests.fakes import FakeClock, FakeCluster, listed, sharing_node
 from vramcast.app import App, build
+from vramcast.errors import WorldUnavailable
 from vramcast.forecast.forecaster import PhysicsForecaster
 from vramcast.names import NodeName, PodUid
 from vramcast.placement.changes import Change, NodeSeen, PodGone, PodSeen
@@ -27,7 +28,7 @@ from vramcast.workers import Workers
 NODE = "a"
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class Call:
     """One call to the cluster, under way."""
 
@@ -36,15 +37,28 @@ class Call:
     answer: asyncio.Future[Any]
     handled: bool = False
     result: Any = None
+    error: WorldUnavailable | None = None
+
+    def __repr__(self) -> str:
+        return self.name
 
     def handle(self) -> None:
         """The API server handles it now. The answer is still on its way."""
-        if not self.handled:
-            self.handled, self.result = True, self.run()
+        if self.handled:
+            return
+        self.handled = True
+        try:
+            self.result = self.run()
+        except WorldUnavailable as error:
+            self.error = error
 
     def deliver(self) -> None:
         self.handle()
-        if not self.answer.done():
+        if self.answer.done():
+            return
+        if self.error is not None:
+            self.answer.set_exception(self.error)
+        else:
             self.answer.set_result(self.result)
 
 
