@@ -80,3 +80,18 @@ def test_a_binding_of_the_former_leader_does_not_arrive_after_the_takeover(
     api.land(write)
     assert api.pods["p"].node is None
     assert promises(leader) == {}
+
+
+def test_a_leader_does_not_repeat_what_it_tried_before_another_led(
+    api: ApiServer, replicas: tuple[Replica, Replica]
+) -> None:
+    """The leader in between knew that the late Binding would be refused, and gave its room away."""
+    first, second = replicas
+    place(first, "p", "late")
+    second.lead()
+    api.create("q", "35Gi", "")
+    place(second, "q")
+    first.lead()
+    assert promises(first) == {"default/q": 35 * 1024}
+    first.run(first.filter(api.pods["p"]))
+    assert first.offered[api.pods["p"].uid] == []

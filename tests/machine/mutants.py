@@ -109,6 +109,10 @@ MUTANTS = (
         (STATE, "return promise.mark is not None and pod.scheduling.requeued != promise.mark", "return False"),
     ),
     mutant(
+        "a leader repeats what it tried before another led",
+        (TAKEOVER, "service.state.ledger.withdraw_all(pod.uid)", "pass"),
+    ),
+    mutant(
         "a pod is kept out by its own promise",
         (LEDGER, "return self._count_own_promises(decision) if demand.uid in self._nodes_of_pod else decision",
          "return decision"),

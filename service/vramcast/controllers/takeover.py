@@ -33,6 +33,11 @@ async def take_over(service: Service, election_api: LeaderElectionApi) -> None:
     touching = service.clock()
     touched = await asyncio.gather(*(_touch(service, election_api, pod) for pod in pending))
     service.apply([PodSeen(pod, read_at=touching) for pod in touched if pod is not None])
+    for pod in touched:
+        if pod is not None and pod.node is None:
+            # Our own Bindings of an earlier term are too late as well. The leader in between may have given their room
+            # to others, so those promises must neither count nor be repeated.
+            service.state.ledger.withdraw_all(pod.uid)
     service.metrics.takeovers.inc()
     seconds = round(service.clock() - started, 3)
     log.info("took over", pods=len(pods), touched=len(pending), seconds=seconds)

@@ -68,6 +68,12 @@ class PromiseBook(ABC):
         if attempts.pop(promise.attempt, _ABSENT) is not _ABSENT:
             self._note_attempts(promise.uid, promise.node)
 
+    def withdraw_all(self, uid: PodUid) -> None:
+        """No attempt so far to bind this pod can succeed any more."""
+        for node in list(self._nodes_of_pod.get(uid, ())):
+            if self._promises[node][uid].state is not State.BOUND:
+                self._drop_promise(uid, node)
+
     def _note_attempts(self, uid: PodUid, node: NodeName) -> None:
         attempts, promise = self._attempts[uid, node], self._promises[node][uid]
         if promise.state is State.BOUND:
