@@ -19,9 +19,10 @@ FINDINGS = (
         "newest version of the pod but promised the old need."
     ),
     (
-        "A replica's Binding got no answer. The other replica took over and bound the pod to another GPU of the same "
-        "node. The first kept counting its own GPU for the pod, and promised the other one again when it led the next "
-        "time."
+        "A short run promised 59 GiB on a GPU of 40 after a change of leaders. A replica whose Bindings had got no "
+        "answer led again after the other one, and went by its own old attempts: it counted them instead of what the "
+        "other had written for the same pod, and it repeated them. The run's logs were lost, so which of the two it "
+        "was is not known; both are mended."
     ),
 )
 
