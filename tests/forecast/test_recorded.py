@@ -107,7 +107,7 @@ def test_a_full_gpu_gives_cached_memory_back() -> None:
 @pytest.mark.parametrize(
     ("annotations", "message"),
     [
-        ({"sequence_length": "9000"}, "sequence-length: '9000' is not valid: the profile was recorded for 131 to 4093"),
+        ({"sequence_length": "9000"}, "sequence-length: '9000' is not valid: the profile was recorded for 128 to 4096"),
         ({"precision": "fp32"}, "precision: 'fp32' is not valid: the profile was recorded with bf16: leave it out"),
         ({"precision": "amp-bf16"}, "recorded with bf16"),
         ({"attention": "eager"}, "attention: 'eager' is not valid: the profile was recorded with flash"),

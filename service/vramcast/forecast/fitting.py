@@ -1,7 +1,6 @@
 """Finds the polynomial behind sizes that were seen at a few points: few terms, exact coefficients, or none at all.
 
-Every polynomial is checked with at least one point more than it has terms. The points have primes for values
-(`solving.points_for`), so that a wrong polynomial does not fit by chance.
+Every polynomial is checked with at least one point more than it has terms, mostly with several.
 """
 
 from __future__ import annotations

@@ -20,49 +20,43 @@ Recorded = tuple[Point, Tape]
 # Two terms and a point to check them with.
 _FEWEST_POINTS = 3
 _MOST_CLASSES = 1 << 16
-# Primes, so that no size fits two polynomials. One sample often takes another path, so batches begin with two.
-_BATCHES = (2, 3, 5, 3, 7, 2)
-_RANKS = (5, 11, 7, 3, 13, 8)
+# One sample often takes another path, so batches begin with two. Ranks and batches must not grow together.
+_BATCHES = (2, 3, 5, 3, 7, 2, 4)
+_RANKS = (5, 11, 7, 3, 13, 8, 16)
+POINTS = 7
+_ODD = 2  # of them
+# Lengths that people use are multiples of this, and kernels pad the others.
+_LENGTH_STEP = 128
 # Networks halve an image up to five times. A side that is no multiple of this is rounded somewhere on the way.
 SIDE_STEP = 32
-POINTS = 6
 
 
 def points_for(spans: Mapping[Variable, Span]) -> list[Point]:
-    """Where to record: six points whose sizes tell the polynomials apart, spread over the spans.
+    """Where to record: seven points whose sizes tell the polynomials apart, spread over the spans.
 
-    Spans of BATCH and RANK only say that these vary. A length or side has values from its span's ends and between,
-    primes if its step is 1; with a larger step there are four multiples and two odd values, which show how the network
-    treats what is no multiple.
+    Spans of BATCH and RANK only say that these vary. Five lengths or sides are multiples of the span's step (of 128, if
+    a length has none), from the span's lower end to its upper. Two are one more and one less than a multiple, and show
+    what the network does then: whether it rounds up or down, and to what.
     """
     values: dict[Variable, list[int]] = {}
     for variable, span in spans.items():
         if variable in ENDLESS:
             values[variable] = list(_BATCHES if variable is Variable.BATCH else _RANKS)
         else:
-            values[variable] = _spread(span)
+            values[variable] = _spread(span, _LENGTH_STEP if variable is Variable.LENGTH else 1)
     return [{variable: column[at] for variable, column in values.items()} for at in range(POINTS)]
 
 
-def _spread(span: Span) -> list[int]:
-    ratio = max(1.0, span.high / span.low)
-    raw = [span.low * ratio ** (at / (POINTS - 1)) for at in range(POINTS)]
-    if span.step == 1:
-        return [_prime_near(round(value), span) for value in raw]
-    on_grid = sorted({min(span.high, max(span.low, round(value / span.step) * span.step)) for value in raw})
-    odd = [on_grid[0] + 1, (on_grid[0] + on_grid[-1]) // 2 + span.step // 2 - 1]
-    even = POINTS - len(odd)
-    ends_and_between = [on_grid[round(at * (len(on_grid) - 1) / (even - 1))] for at in range(even)]
-    return [*ends_and_between, *(min(value, span.high) for value in odd)]
-
-
-def _prime_near(value: int, span: Span) -> int:
-    """The closest prime in the span; the value itself if there is none."""
-    for away in range(value):
-        for close in (value - away, value + away):
-            if span.low <= close <= span.high and close > 1 and all(close % d for d in range(2, int(close**0.5) + 1)):
-                return close
-    return value
+def _spread(span: Span, usual_step: int) -> list[int]:
+    step = span.step if span.step > 1 else usual_step
+    while step > 1 and span.high // step - -(-span.low // step) < POINTS - _ODD - 1:
+        step //= 2  # a short span has finer multiples
+    low, high = -(-span.low // step) * step, span.high // step * step
+    # The odd ones lie among the larger values: the order of events is another for very small ones.
+    shares = (*(at / (POINTS - _ODD - 1) for at in range(POINTS - _ODD)), 0.5, 0.75)
+    multiples = [round(low * (high / low) ** share / step) * step for share in shares]
+    odd = (min(span.high, multiples[-2] + 1), max(span.low, multiples[-1] - 1))
+    return [*multiples[:-_ODD], *odd]
 
 
 def solve(
