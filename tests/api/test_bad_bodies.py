@@ -127,3 +127,23 @@ def test_a_body_that_is_not_json_gets_400_and_an_explanation(client: Client) -> 
     response = client.request("POST", "/filter", b"Pod: yaml?")
     assert response.status == 400
     assert "not what kube-scheduler sends" in response.json()["Error"]
+
+
+def test_a_verb_refuses_a_browser_because_any_site_may_send_a_post(client: Client) -> None:
+    body = msgspec.json.encode({"Pod": shared_pod("p"), "Nodes": None, "NodeNames": ["a"]})
+    messages: list[Any] = []
+
+    async def ask() -> None:
+        async def receive() -> dict[str, Any]:
+            return {"type": "http.request", "body": body, "more_body": False}
+
+        async def send(message: Any) -> None:
+            messages.append(message)
+
+        headers = [(b"content-type", b"text/plain"), (b"origin", b"https://elsewhere.example")]
+        scope = {"type": "http", "method": "POST", "path": "/filter", "query_string": b"", "headers": headers}
+        await client.app(scope, receive, send)
+
+    asyncio.run(ask())
+    assert messages[0]["status"] == 403
+    assert client.feasible(shared_pod("p"), ["a"]) == ["a"]

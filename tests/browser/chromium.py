@@ -15,7 +15,7 @@ _FLAGS = [
     "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
     "--disable-component-update", "--disable-sync", "--font-render-hinting=none",
 ]  # fmt: skip
-_NAMES = ("chromium", "chromium-browser")
+_NAMES = ("chromium", "chromium-browser", "google-chrome")
 
 
 def find() -> str | None:

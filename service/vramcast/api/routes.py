@@ -39,6 +39,7 @@ ERRORS: dict[int | str, dict[str, Any]] = {
     500: {"model": ErrorAnswer, "description": "A defect of vramcast; its log has the details"},
     503: {"model": ErrorAnswer, "description": "The state of the cluster is not known, or all bodies are too large"},
 }
+VERB_ERRORS = {403: {"model": ErrorAnswer, "description": "The request comes from a browser"}, **ERRORS}
 _JSON = b"application/json"
 
 log = structlog.get_logger("vramcast")
@@ -61,8 +62,8 @@ class VerbRoute(APIRoute):
             [inspect.Parameter("body", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=takes)]
         )
         super().__init__(
-            path, declared, methods=["POST"], name=path[1:], response_model=gives, responses=ERRORS, summary=summary,
-            description=inspect.getdoc(verb) or "", operation_id=path[1:], tags=["kube-scheduler"],
+            path, declared, methods=["POST"], name=path[1:], response_model=gives, responses=VERB_ERRORS,
+            summary=summary, description=inspect.getdoc(verb) or "", operation_id=path[1:], tags=["kube-scheduler"],
         )  # fmt: skip
         self._verb, self._service, self._name = verb, service, path[1:]
 
@@ -72,6 +73,9 @@ class VerbRoute(APIRoute):
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["method"] != "POST":
             raise HTTPException(405, headers={"Allow": "POST"})
+        if any(name == b"origin" for name, _ in scope["headers"]):
+            # A page of any site may send a POST to a port that its reader has forwarded. Browsers say so; Go does not.
+            raise HTTPException(403, "the verbs are for kube-scheduler, not for browsers")
         started, status = time.perf_counter(), 200
         try:
             body = await read_body(receive)
