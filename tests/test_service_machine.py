@@ -15,10 +15,11 @@ import pytest
 import structlog
 from hypothesis import given, settings
 
+from tests.machine.mutants import MUTANTS, PACKAGE, Mutant
 from tests.machine.take import CHOICES, take_walk
 
-# CONTRIBUTING.md has the longer search.
-WALKS = int(os.environ.get("WALKS", "300"))
+# Without it the same walks every time. CONTRIBUTING.md has the longer search.
+WALKS = os.environ.get("WALKS")
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -31,7 +32,14 @@ def quiet() -> Iterator[None]:
 
 
 @pytest.mark.timeout(3600)
-@settings(max_examples=WALKS, deadline=None)
+@settings(max_examples=int(WALKS or 300), derandomize=WALKS is None, deadline=None)
 @given(CHOICES)
 def test_no_order_of_events_breaks_a_promise(choices: bytes) -> None:
     take_walk(choices)
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+def test_every_mutant_still_has_its_place_in_the_code(mutant: Mutant) -> None:
+    """That the search finds it takes minutes: `python -m tests.machine.mutants`."""
+    for edit in mutant.edits:
+        assert (PACKAGE / edit.file).read_text().count(edit.old) == 1, edit

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from tests.machine.choices import Kind
 from tests.machine.replica import Replica
-from tests.machine.walk import MAX_PENDING, Kind, Walk
+from tests.machine.walk import MAX_PENDING, Walk
 
 
 def some(has: Callable[[Replica], object]) -> Callable[[Walk], bool]:
@@ -31,8 +32,9 @@ KINDS = (
     Kind("place", Walk.singles, Walk.place, 4, needed=True),
     Kind("gang", Walk.members, Walk.schedule_gang, 4, needed=True),
     Kind("answer", some(Replica.waiting), Walk.answer, 4, needed=True),
+    Kind("answer all", some(Replica.waiting), Walk.answer_all, 3, needed=True),
     Kind("deliver", some(Replica.handled), Walk.deliver, 6, needed=True),
-    Kind("land", lambda walk: bool(walk.api.late_writes), Walk.land, 2, needed=True),
+    Kind("land", lambda walk: bool(walk.api.late_writes), Walk.land, 4, needed=True),
     Kind("handle", some(Replica.waiting), Walk.handle, 3, "binds ends takeovers"),
     Kind("schedule", Walk.singles, Walk.schedule, 2, "binds ends takeovers"),
     Kind("place, unanswered", Walk.singles, Walk.place_unanswered, 4, "binds ends takeovers"),
@@ -50,11 +52,11 @@ KINDS = (
     Kind("break watch", some(lambda r: r.listing is None), Walk.break_watch, 2, "ends"),
     Kind("resolve", lambda _: True, Walk.resolve, 1, "binds"),
     Kind("resolve, stale", lambda _: True, Walk.resolve_stale, 2, "ends"),
-    Kind("resolve at once", lambda _: True, Walk.resolve_at_once, 2, "binds"),
+    Kind("resolve at once", lambda _: True, Walk.resolve_at_once, 3, "binds"),
     Kind("restart", _may_restart, Walk.restart, 1),
     Kind("poll", lambda walk: walk.elected and bool(walk.that(Replica.may_poll)), Walk.poll, 2, "ends"),
     Kind("heartbeat", lambda walk: walk.elected and walk.leader.may_poll(), Walk.heartbeat, 1),
     Kind("fail over", Walk.may_fail_over, Walk.fail_over, 2, "takeovers"),
-    Kind("fail over, halfway", Walk.may_fail_over, Walk.fail_over_halfway, 2, "takeovers"),
+    Kind("fail over, halfway", Walk.may_fail_over, Walk.fail_over_halfway, 4, "takeovers"),
     Kind("hand over", Walk.may_fail_over, Walk.hand_over, 2, "takeovers"),
 )

@@ -98,7 +98,7 @@ MUTANTS = (
     mutant("Bindings name no version", (BIND, "resource_version if fenced else", 'resource_version if False else')),
     mutant(
         "a version is renewed across a takeover",
-        (STATE, "        and newer.scheduling.requeued == filtered.scheduling.requeued\n", ""),
+        (STATE, "newer.scheduling.requeued == filtered.scheduling.requeued and _is_newer", "_is_newer"),
     ),
     mutant(
         "a leader does not notice that its Lease has run out",

@@ -25,7 +25,7 @@ def take_walk(choices: bytes) -> None:
         check_at_rest(walk)
         check_progress(walk)
     except AssertionError:
-        note(" | ".join(walk.trace))
+        note(" | ".join(walk.choices.trace))
         raise
     finally:
         walk.stop()

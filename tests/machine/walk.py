@@ -1,25 +1,17 @@
-"""A walk: one legal step after another, chosen by Hypothesis, and what must hold after each and in the end.
-
-*Swarm.* Each walk first draws a theme, which kinds of steps it does without, and which it favors. A walk with few kinds
-goes deep where a walk with all of them would not.
-"""
+"""A walk: one legal step after another. Some steps are short for several that only matter in a row."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TypeVar
 
 from tests.fakes import FakeClock
 from tests.interleaving import Call
 from tests.machine.api_server import LEASE_SECONDS, ApiServer, Stored
+from tests.machine.choices import THEMES, Choices, Kind
 from tests.machine.replica import LOOP, Replica
 from vramcast.controllers.maintenance import requeue_unschedulable, resolve_unconfirmed
 from vramcast.placement.promises import State
 
-T = TypeVar("T")
-# Races between binds, pods that end, takeovers, and holds. The rest are walks of any kind.
-THEMES = ("binds", "ends", "takeovers", "holds", "any")
 FREE_MIB = 40960 - 450
 # A small pod fits twice on a GPU, so it can be bound again; next to a large one it breaks a promise.
 NEEDS = ("15Gi", "30Gi")
@@ -27,32 +19,13 @@ MAX_PENDING = 2
 # What becomes of a call. Most arrive; the first ones lose the answer to a Binding.
 LOSSES = ("late", "late", "answer lost", "late, pod read", "answer lost, pod read", "failed once")
 BIND_FAULTS = ("none", "none", "none", "refused", "refused", *LOSSES, "unreachable")
-OTHER_FAULTS = ("none", "none", "none", "none", "unreachable", "answer lost")
-# How much likelier a favored kind of step is.
-FAVOR = 4
-
-
-@dataclass(frozen=True, slots=True, repr=False)
-class Kind:
-    """A kind of step. Without the needed ones no walk gets anywhere."""
-
-    name: str
-    possible: Callable[[Walk], object]
-    take: Callable[[Walk], object]
-    weight: int = 2
-    themes: str = ""
-    needed: bool = False
-
-    def __repr__(self) -> str:
-        return self.name
+OTHER_FAULTS = ("none", "none", "none", "none", "none", "none", "unreachable", "answer lost")
 
 
 class Walk:
-    """`choices`: random numbers. Hypothesis shrinks them, and 0 takes the first of what there is to choose from."""
-
     def __init__(self, choices: bytes, kinds: Sequence[Kind]) -> None:
-        self._choices = iter(zip(choices[::2], choices[1::2], strict=False))
-        self.trace: list[str] = []
+        self.choices = Choices(choices)
+        self.pick = self.choices.pick
         self.clock = LOOP.clock = FakeClock()
         self.api = ApiServer(self.clock)
         self.api.meanwhile = self._meanwhile
@@ -69,38 +42,11 @@ class Walk:
         self._busy = False
         if elected:
             self.replicas[0].lead()
-        self.weights = self._swarm(kinds, theme)
-
-    def _swarm(self, kinds: Sequence[Kind], theme: str) -> dict[Kind, int]:
-        """How likely each kind is. One coin decides whether a walk of any kind has it, two whether it is favored."""
-        there, favored = self._coins(len(kinds)), self._coins(len(kinds)) & self._coins(len(kinds))
-        return {
-            kind: kind.weight * (FAVOR if favored >> number & 1 else 1)
-            for number, kind in enumerate(kinds)
-            if kind.needed or theme in kind.themes or (theme == "any" and there >> number & 1)
-        }
-
-    def _coins(self, count: int) -> int:
-        bits = 0
-        for _ in range(0, count, 16):
-            bits = bits << 16 | self._next()
-        return bits
+        self.weights = self.choices.swarm(kinds, theme)
 
     def step(self) -> None:
         possible = [kind for kind in self.weights if kind.possible(self)]
         self.pick([kind for kind in possible for _ in range(self.weights[kind])]).take(self)
-
-    def pick(self, choices: Sequence[T]) -> T:
-        if len(choices) == 1:
-            return choices[0]
-        taken = choices[self._next() % len(choices)]
-        self.trace.append(getattr(taken, "__name__", None) or str(taken))
-        return taken
-
-    def _next(self) -> int:
-        """Of 65,536; 0 once they are used up."""
-        high, low = next(self._choices, (0, 0))
-        return high << 8 | low
 
     # ------------------------------------------------------------------ who there is
 
@@ -320,6 +266,13 @@ class Walk:
     def answer(self) -> None:
         replica, call = self._handle_one()
         call.deliver()
+        replica.turn()
+
+    def answer_all(self) -> None:
+        replica = self.pick(self.that(Replica.waiting))
+        for call in replica.waiting():
+            self.handle_call(call, "none")
+            call.deliver()
         replica.turn()
 
     def deliver(self) -> None:
