@@ -17,13 +17,13 @@ import vramcast.profile.recording
 from vramcast.forecast.stretch import NotAlike, stretch
 from vramcast.forecast.tape import Mark, Moment, Tape
 from vramcast.profile.recording.record import record_model
-from vramcast.profile.recording.settings import Settings
+from vramcast.profile.recording.settings import RunSettings
 from vramcast.task.vocabulary import Attention, Kernels, Precision, Quantization
 
 
-def settings_of(recipe: Recipe) -> Settings:
+def settings_of(recipe: Recipe) -> RunSettings:
     mixed = recipe.autocast and recipe.weights == "fp32"
-    return Settings(
+    return RunSettings(
         precision=Precision(f"amp-{recipe.autocast}" if mixed else recipe.weights),
         autocast=bool(recipe.autocast) and not mixed,
         attention=Attention(recipe.attention),

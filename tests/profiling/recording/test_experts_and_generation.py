@@ -11,7 +11,7 @@ from tests.profiling.recording.reading import bytes_of, live_bytes, made_between
 from vramcast.forecast.tape import Moment, Role
 from vramcast.profile.recording.generation import generation
 from vramcast.profile.recording.record import record_model
-from vramcast.profile.recording.settings import Settings
+from vramcast.profile.recording.settings import RunSettings
 from vramcast.task.vocabulary import Attention, Precision, Quantization
 
 EXPERTS, CHOSEN, INNER = 4, 2, 96
@@ -28,14 +28,14 @@ def mixtral() -> nn.Module:
 
 
 def test_experts_are_recorded_without_values_and_all_get_gradients() -> None:
-    tape = record_model(mixtral, tokens(), Settings())
+    tape = record_model(mixtral, tokens(), RunSettings())
     assert bytes_of(tape, Role.WEIGHT) == 4 * sum(weight.numel() for weight in mixtral().parameters())
     assert bytes_of(tape, Role.GRADIENT) == 3 * bytes_of(tape, Role.WEIGHT)
     assert {int(unit) for unit in tape.units[tape.roles == Role.WEIGHT]} == {0, 1, 2, 3}
 
 
 def test_quantized_experts_are_unpacked_one_at_a_time_for_an_even_share_of_the_tokens() -> None:
-    settings = Settings(
+    settings = RunSettings(
         Precision.BF16, attention=Attention.FLASH, quantization=Quantization.NF4, lora_rank=8, lora_targets="q_proj"
     )
     tape = record_model(mixtral, tokens(4, 40), settings)
@@ -48,7 +48,7 @@ def test_quantized_experts_are_unpacked_one_at_a_time_for_an_even_share_of_the_t
 @pytest.mark.parametrize("length", [16, 64])
 def test_generation_holds_keys_and_values_of_every_token(length: int) -> None:
     samples = 2
-    tape = record_model(llama, lambda: generation(samples, length), Settings(inference=True))
+    tape = record_model(llama, lambda: generation(samples, length), RunSettings(inference=True))
     cache = 2 * LAYERS * samples * 2 * length * (WIDTH // HEADS) * 4
     loaded = bytes_of(tape, Role.FROZEN) + bytes_of(tape, Role.BUFFER)
     assert live_bytes(tape).max() >= loaded + cache

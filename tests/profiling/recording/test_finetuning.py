@@ -13,7 +13,7 @@ from tests.profiling.recording.reading import bytes_of, made_between, marked, pe
 from vramcast.forecast.tape import Moment, Role, Tape
 from vramcast.profile.recording.errors import Unrecordable
 from vramcast.profile.recording.record import prepared, record_model
-from vramcast.profile.recording.settings import Settings
+from vramcast.profile.recording.settings import RunSettings
 from vramcast.task.vocabulary import Attention, Kernels, LoraTargets, Optimizer, Precision, Quantization
 
 RANK, TOKENS = 8, 4 * 32
@@ -23,16 +23,16 @@ ATTENTION = RANK * (2 * (WIDTH + WIDTH) + 2 * (WIDTH + KEYS))  # query and outpu
 ALL_LINEAR = ATTENTION + RANK * 3 * (WIDTH + INNER)
 
 
-def lora(**fields: Any) -> Settings:
+def lora(**fields: Any) -> RunSettings:
     given = {"precision": Precision.BF16, "attention": Attention.FLASH, "lora_rank": RANK, **fields}
-    return Settings(**given)
+    return RunSettings(**given)
 
 
 def between(tape: Tape, begin: Moment, end: Moment) -> list[int]:
     return made_between(tape, marked(tape, begin)[-1], marked(tape, end)[-1])
 
 
-def parts(build: Any, settings: Settings) -> dict[str, nn.Module]:
+def parts(build: Any, settings: RunSettings) -> dict[str, nn.Module]:
     with torch.device("meta"):
         return dict(prepared(build(), settings)[0].named_modules())
 
@@ -129,8 +129,8 @@ def test_adapters_beside_a_quantized_base_are_in_32_bits() -> None:
 
 def test_fused_norms_keep_their_input_and_one_number_a_row() -> None:
     build = lambda: llama(intermediate_size=3 * WIDTH, vocab_size=100)  # noqa: E731
-    plain = record_model(build, tokens(), Settings(Precision.BF16, attention=Attention.FLASH))
-    fused = record_model(build, tokens(), Settings(Precision.BF16, attention=Attention.FLASH, kernels=Kernels.FUSED))
+    plain = record_model(build, tokens(), RunSettings(Precision.BF16, attention=Attention.FLASH))
+    fused = record_model(build, tokens(), RunSettings(Precision.BF16, attention=Attention.FLASH, kernels=Kernels.FUSED))
     assert between(plain, Moment.FORWARD, Moment.BACKWARD).count(TOKENS * WIDTH * 4) > 2 * LAYERS
     assert between(fused, Moment.FORWARD, Moment.BACKWARD).count(TOKENS * WIDTH * 4) == 0
     assert bytes_of(fused, Role.SAVED) < bytes_of(plain, Role.SAVED)
@@ -138,7 +138,7 @@ def test_fused_norms_keep_their_input_and_one_number_a_row() -> None:
 
 def test_the_fused_loss_writes_its_gradient_over_the_logits() -> None:
     large = lambda: llama(vocab_size=8192)  # noqa: E731
-    tape = record_model(large, tokens(), Settings(kernels=Kernels.FUSED, attention=Attention.FLASH))
+    tape = record_model(large, tokens(), RunSettings(kernels=Kernels.FUSED, attention=Attention.FLASH))
     logits = TOKENS * 8192 * 4
     assert between(tape, Moment.FORWARD, Moment.BACKWARD).count(logits) == 1
     assert between(tape, Moment.BACKWARD, Moment.UPDATE).count(logits) == 0
@@ -146,19 +146,19 @@ def test_the_fused_loss_writes_its_gradient_over_the_logits() -> None:
 
 def test_ligers_loss_never_has_the_logits_of_all_tokens() -> None:
     large = lambda: llama(vocab_size=8192)  # noqa: E731
-    tape = record_model(large, tokens(), Settings(kernels=Kernels.LIGER, attention=Attention.FLASH))
+    tape = record_model(large, tokens(), RunSettings(kernels=Kernels.LIGER, attention=Attention.FLASH))
     assert max(between(tape, Moment.FORWARD, Moment.UPDATE)) < TOKENS * 8192 * 4
     assert bytes_of(tape, Role.GRADIENT) == 3 * bytes_of(tape, Role.WEIGHT)
 
 
 def test_fused_kernels_train_the_same_weights() -> None:
     for kernels in Kernels:
-        tape = record_model(llama, tokens(), Settings(kernels=kernels, attention=Attention.FLASH))
+        tape = record_model(llama, tokens(), RunSettings(kernels=kernels, attention=Attention.FLASH))
         assert bytes_of(tape, Role.GRADIENT) == 3 * bytes_of(tape, Role.WEIGHT), kernels
 
 
 def test_each_saving_lowers_the_peak() -> None:
-    full = record_model(llama, tokens(16, 64), Settings(Precision.BF16, optimizer=Optimizer.ADAMW))
+    full = record_model(llama, tokens(16, 64), RunSettings(Precision.BF16, optimizer=Optimizer.ADAMW))
     adapted = record_model(llama, tokens(16, 64), lora(optimizer=Optimizer.ADAMW, gradient_checkpointing=True))
     liger = record_model(
         llama, tokens(16, 64), lora(optimizer=Optimizer.ADAMW, gradient_checkpointing=True, kernels=Kernels.LIGER)
@@ -167,7 +167,7 @@ def test_each_saving_lowers_the_peak() -> None:
 
 
 def test_a_network_of_no_library_can_be_adapted_by_the_names_of_its_layers() -> None:
-    tape = record_model(Tower, sequences(), Settings(lora_rank=RANK, lora_targets="project"))
+    tape = record_model(Tower, sequences(), RunSettings(lora_rank=RANK, lora_targets="project"))
     assert bytes_of(tape, Role.WEIGHT) == LAYERS * RANK * (WIDTH + 3 * WIDTH) * 4
 
 

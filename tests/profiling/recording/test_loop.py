@@ -16,7 +16,7 @@ from vramcast.forecast.tape import Moment, Role, Tape
 from vramcast.profile.recording.errors import NeedsValues, Unrecordable
 from vramcast.profile.recording.loop import record_loop
 from vramcast.profile.recording.record import record_model
-from vramcast.profile.recording.settings import Settings
+from vramcast.profile.recording.settings import RunSettings
 from vramcast.task.vocabulary import Optimizer
 
 WEIGHTS = 4 * sum(weight.numel() for weight in Tower().parameters())
@@ -47,7 +47,7 @@ def plain() -> Tape:
 
 
 def test_a_plain_loop_is_recorded_like_the_same_run_by_settings(plain: Tape) -> None:
-    expected = record_model(Tower, sequences(), Settings(optimizer=Optimizer.ADAMW))
+    expected = record_model(Tower, sequences(), RunSettings(optimizer=Optimizer.ADAMW))
     for role in (Role.WEIGHT, Role.GRADIENT, Role.STATE, Role.INPUT):
         assert bytes_of(plain, role) == bytes_of(expected, role), role
     assert sorted(steps(plain)[2]) == sorted(steps(expected)[2])

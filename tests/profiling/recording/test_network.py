@@ -18,7 +18,7 @@ from vramcast.profile.recording.errors import NeedsValues, Unrecordable
 from vramcast.profile.recording.losses import loss_of
 from vramcast.profile.recording.network import Build, inputs_at, record_network
 from vramcast.profile.recording.record import record_model
-from vramcast.profile.recording.settings import Settings
+from vramcast.profile.recording.settings import RunSettings
 from vramcast.profile.step_plot import plot_step
 from vramcast.task.vocabulary import Precision
 
@@ -47,7 +47,7 @@ class LooksAtValues(nn.Module):
         return self.layer(given) if given.sum().item() > 0 else given  # type: ignore[no-any-return]
 
 
-def fresh(build: Build, inputs: Inputs, settings: Settings, point: Point) -> tuple[int, int]:
+def fresh(build: Build, inputs: Inputs, settings: RunSettings, point: Point) -> tuple[int, int]:
     """The peaks of a recording made at exactly this point."""
     example = build()
     there = inputs_at(inputs, point)
@@ -66,15 +66,15 @@ def fresh(build: Build, inputs: Inputs, settings: Settings, point: Point) -> tup
 @pytest.mark.parametrize(
     ("build", "inputs", "settings", "point"),
     [
-        (convolutions, IMAGES, Settings(), {BATCH: 17, SIDE: 96}),
-        (convolutions, IMAGES, Settings(precision=Precision.AMP_FP16), {BATCH: 64, SIDE: 224}),
-        (fixed_size, IMAGES, Settings(precision=Precision.BF16), {BATCH: 9}),
-        (llama, TOKENS, Settings(precision=Precision.BF16, gradient_checkpointing=True), {BATCH: 6, LENGTH: 200}),
-        (llama, TOKENS, Settings(precision=Precision.BF16, lora_rank=16), {BATCH: 4, LENGTH: 384, RANK: 8}),
+        (convolutions, IMAGES, RunSettings(), {BATCH: 17, SIDE: 96}),
+        (convolutions, IMAGES, RunSettings(precision=Precision.AMP_FP16), {BATCH: 64, SIDE: 224}),
+        (fixed_size, IMAGES, RunSettings(precision=Precision.BF16), {BATCH: 9}),
+        (llama, TOKENS, RunSettings(precision=Precision.BF16, gradient_checkpointing=True), {BATCH: 6, LENGTH: 200}),
+        (llama, TOKENS, RunSettings(precision=Precision.BF16, lora_rank=16), {BATCH: 4, LENGTH: 384, RANK: 8}),
     ],
 )
 def test_a_recording_agrees_with_a_fresh_one_at_a_point_that_was_not_recorded(
-    build: Build, inputs: Inputs, settings: Settings, point: Point
+    build: Build, inputs: Inputs, settings: RunSettings, point: Point
 ) -> None:
     recording = decode(encode(record_network(build, inputs, settings, {})))
     peak = peaks(recording.at(point).tape)
@@ -84,17 +84,17 @@ def test_a_recording_agrees_with_a_fresh_one_at_a_point_that_was_not_recorded(
 
 
 def test_a_network_that_takes_one_image_size_is_recorded_at_that_size() -> None:
-    assert record_network(fixed_size, IMAGES, Settings(), {}).variables == (BATCH,)
+    assert record_network(fixed_size, IMAGES, RunSettings(), {}).variables == (BATCH,)
 
 
 def test_a_network_that_looks_at_values_says_so() -> None:
     with pytest.raises(NeedsValues, match="looks at the values of a tensor"):
-        record_network(LooksAtValues, Inputs(shapes=((4,),)), Settings(), {})
+        record_network(LooksAtValues, Inputs(shapes=((4,),)), RunSettings(), {})
 
 
 def test_a_network_without_anything_to_train_says_so() -> None:
     with pytest.raises(Unrecordable, match="train at least one parameter"):
-        record_network(lambda: convolutions().requires_grad_(False), IMAGES, Settings(), {})
+        record_network(lambda: convolutions().requires_grad_(False), IMAGES, RunSettings(), {})
 
 
 @pytest.mark.parametrize(
@@ -112,6 +112,6 @@ def test_the_loss_is_the_networks_own_or_the_usual_one_for_its_outputs(outputs: 
 
 
 def test_a_step_can_be_drawn(tmp_path: Path) -> None:
-    tape = record_network(convolutions, IMAGES, Settings(), {}).at({BATCH: 8, SIDE: 128}).tape
+    tape = record_network(convolutions, IMAGES, RunSettings(), {}).at({BATCH: 8, SIDE: 128}).tape
     plot_step(tape, "convolutions", tmp_path / "step.png")
     assert (tmp_path / "step.png").read_bytes().startswith(b"\x89PNG")

@@ -15,7 +15,7 @@ from tests.profiling.recording.reading import bytes_of, live_bytes, made_between
 from vramcast.forecast.tape import Moment, Role, Tape
 from vramcast.profile.recording.errors import NeedsGpu, NeedsValues, TooManyEvents, Unrecordable
 from vramcast.profile.recording.record import record_model
-from vramcast.profile.recording.settings import Settings
+from vramcast.profile.recording.settings import RunSettings
 from vramcast.profile.recording.tracking import Tracker
 from vramcast.task.vocabulary import Optimizer, Precision
 
@@ -26,12 +26,12 @@ def parameters(model: nn.Module) -> int:
 
 @pytest.fixture(scope="module")
 def tape() -> Tape:
-    return record_model(llama, tokens(), Settings(optimizer=Optimizer.ADAMW))
+    return record_model(llama, tokens(), RunSettings(optimizer=Optimizer.ADAMW))
 
 
 @pytest.mark.parametrize(("precision", "size"), [(Precision.FP32, 4), (Precision.BF16, 2), (Precision.AMP_BF16, 4)])
 def test_weights_gradients_and_states_have_the_bytes_that_their_counts_say(precision: Precision, size: int) -> None:
-    tape = record_model(llama, tokens(), Settings(precision=precision, optimizer=Optimizer.ADAMW))
+    tape = record_model(llama, tokens(), RunSettings(precision=precision, optimizer=Optimizer.ADAMW))
     expected = size * parameters(llama())
     assert bytes_of(tape, Role.WEIGHT) == expected
     assert bytes_of(tape, Role.GRADIENT) == 3 * expected  # made anew in each of the three steps
@@ -59,7 +59,7 @@ def test_what_remains_after_the_last_step_is_what_a_loop_keeps(tape: Tape) -> No
 
 
 def test_two_recordings_of_the_same_network_are_equal(tape: Tape) -> None:
-    again = record_model(llama, tokens(), Settings(optimizer=Optimizer.ADAMW))
+    again = record_model(llama, tokens(), RunSettings(optimizer=Optimizer.ADAMW))
     assert np.array_equal(again.events, tape.events)
     assert np.array_equal(again.sizes, tape.sizes)
     assert np.array_equal(again.roles, tape.roles)
@@ -100,7 +100,7 @@ def test_a_buffer_belongs_to_its_block() -> None:
             block.register_buffer("scales", torch.zeros(number))
         return model
 
-    tape = record_model(build, sequences(), Settings())
+    tape = record_model(build, sequences(), RunSettings())
     buffers = tape.roles == Role.BUFFER
     assert tape.units[buffers].tolist() == list(range(1, LAYERS + 1))
     assert tape.sizes[buffers].tolist() == [4 * number for number in range(1, LAYERS + 1)]
@@ -114,7 +114,7 @@ def test_blocks_own_equal_shares_of_the_weights_and_the_root_owns_the_rest(tape:
 
 
 def test_the_update_is_left_open_without_an_optimizer() -> None:
-    tape = record_model(Tower, sequences(), Settings())
+    tape = record_model(Tower, sequences(), RunSettings())
     ends = [*marked(tape, Moment.STEP)[1:], *marked(tape, Moment.END)]
     for update, end in zip(marked(tape, Moment.UPDATE), ends, strict=True):
         assert not made_between(tape, update, end)
@@ -122,14 +122,14 @@ def test_the_update_is_left_open_without_an_optimizer() -> None:
 
 
 def test_accumulating_adds_gradients_in_place() -> None:
-    once = record_model(Tower, sequences(), Settings())
-    thrice = record_model(Tower, sequences(), Settings(accumulation=3))
+    once = record_model(Tower, sequences(), RunSettings())
+    thrice = record_model(Tower, sequences(), RunSettings(accumulation=3))
     assert bytes_of(thrice, Role.GRADIENT) == bytes_of(once, Role.GRADIENT)
     assert len(marked(thrice, Moment.BACKWARD)) == 9
 
 
 def test_inference_keeps_nothing_for_backward() -> None:
-    tape = record_model(Tower, sequences(), Settings(inference=True))
+    tape = record_model(Tower, sequences(), RunSettings(inference=True))
     assert not bytes_of(tape, Role.SAVED)
     assert not bytes_of(tape, Role.GRADIENT)
     assert bytes_of(tape, Role.FROZEN) == 4 * parameters(Tower())
@@ -150,7 +150,7 @@ def test_gradients_of_a_tensor_used_twice_are_summed_in_place() -> None:
     def batch() -> object:
         return torch.zeros(1024, 8), lambda model, given: model(given).sum()
 
-    tape = record_model(Forked, batch, Settings(), steps=1)
+    tape = record_model(Forked, batch, RunSettings(), steps=1)
     backward = made_between(tape, marked(tape, Moment.BACKWARD)[0], marked(tape, Moment.UPDATE)[0])
     assert backward.count(1024 * 8 * 4) == 2  # one gradient through each branch
 
@@ -185,7 +185,7 @@ def test_what_cannot_be_recorded_is_refused_with_the_next_level(sin: str, error:
         return torch.zeros(4, 8), lambda model, given: functional.mse_loss(model(given), given)
 
     with pytest.raises(error, match=told):
-        record_model(lambda: Careless(sin), batch, Settings())
+        record_model(lambda: Careless(sin), batch, RunSettings())
     assert gc.isenabled()
 
 

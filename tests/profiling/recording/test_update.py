@@ -14,13 +14,13 @@ from vramcast.forecast.peaks import peaks
 from vramcast.forecast.tape import Tape
 from vramcast.forecast.update import with_update
 from vramcast.profile.recording.record import record_model
-from vramcast.profile.recording.settings import Settings
+from vramcast.profile.recording.settings import RunSettings
 from vramcast.task.vocabulary import Optimizer, Precision
 
 
 @cache
 def left_open(precision: Precision) -> Tape:
-    return record_model(Tower, sequences(), Settings(precision=precision))
+    return record_model(Tower, sequences(), RunSettings(precision=precision))
 
 
 def element_bytes(precision: Precision) -> int:
@@ -45,7 +45,9 @@ FUSED = [Optimizer.SGD_MOMENTUM, Optimizer.ADAMW]
     ],
 )
 def test_the_written_update_is_the_recorded_one(optimizer: Optimizer, precision: Precision, fused: bool) -> None:
-    real = record_model(Tower, sequences(), Settings(precision=precision, optimizer=optimizer, fused_optimizer=fused))
+    real = record_model(
+        Tower, sequences(), RunSettings(precision=precision, optimizer=optimizer, fused_optimizer=fused)
+    )
     mine = with_update(left_open(precision), optimizer, element_bytes=element_bytes(precision), fused=fused)
     assert_same(mine, real)
 
@@ -57,15 +59,15 @@ def test_adafactors_update_has_the_recorded_peak(precision: Precision) -> None:
     def build() -> nn.Module:
         return llama(hidden_size=512, intermediate_size=1024)
 
-    plain = record_model(build, tokens(length=8), Settings(precision=precision))
-    real = peaks(record_model(build, tokens(length=8), Settings(precision=precision, optimizer=Optimizer.ADAFACTOR)))
+    plain = record_model(build, tokens(length=8), RunSettings(precision=precision))
+    real = peaks(record_model(build, tokens(length=8), RunSettings(precision=precision, optimizer=Optimizer.ADAFACTOR)))
     mine = peaks(with_update(plain, Optimizer.ADAFACTOR, element_bytes=element_bytes(precision)))
     assert mine.active_bytes == pytest.approx(real.active_bytes, rel=0.02)
 
 
 @pytest.mark.parametrize("batches", [2, 5])
 def test_written_accumulation_has_the_recorded_peaks(batches: int) -> None:
-    plain = record_model(llama, tokens(), Settings())
-    real = peaks(record_model(llama, tokens(), Settings(accumulation=batches, optimizer=Optimizer.ADAMW)))
+    plain = record_model(llama, tokens(), RunSettings())
+    real = peaks(record_model(llama, tokens(), RunSettings(accumulation=batches, optimizer=Optimizer.ADAMW)))
     mine = peaks(with_update(accumulated(plain, batches), Optimizer.ADAMW))
     assert (mine.active_bytes, mine.reserved_bytes) == (real.active_bytes, real.reserved_bytes)

@@ -18,7 +18,7 @@ from vramcast.profile.profiling import family
 from vramcast.profile.recording.errors import NeedsValues, Unrecordable, explained
 from vramcast.profile.recording.losses import loss_of
 from vramcast.profile.recording.record import record_model
-from vramcast.profile.recording.settings import Settings
+from vramcast.profile.recording.settings import RunSettings
 from vramcast.task.task import Task
 from vramcast.task.vocabulary import Attention, Kind
 
@@ -31,9 +31,9 @@ _BEYOND = 2
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 
 
-def settings_of(task: Task) -> Settings:
+def settings_of(task: Task) -> RunSettings:
     """What of a task's description changes the steps. The optimizer and sharding are added when it is forecast."""
-    return Settings(
+    return RunSettings(
         precision=task.precision,
         attention=task.attention or Attention.SDPA,
         gradient_checkpointing=task.gradient_checkpointing,
@@ -68,7 +68,7 @@ def recording_info(task: Task, inputs: Inputs, model: nn.Module) -> dict[str, st
     return info
 
 
-def record_network(build: Build, inputs: Inputs, settings: Settings, info: Mapping[str, str]) -> Recording:
+def record_network(build: Build, inputs: Inputs, settings: RunSettings, info: Mapping[str, str]) -> Recording:
     """Raises Unrecordable. A network that takes one image size only is recorded at that size."""
     network = _Network(build, inputs, settings)
     spans = _spans(inputs, settings)
@@ -83,7 +83,7 @@ def record_network(build: Build, inputs: Inputs, settings: Settings, info: Mappi
 
 
 class _Network:
-    def __init__(self, build: Build, inputs: Inputs, settings: Settings) -> None:
+    def __init__(self, build: Build, inputs: Inputs, settings: RunSettings) -> None:
         self._build, self._inputs, self._settings = build, inputs, settings
         # Never run: its signature and configuration tell what a batch is.
         with explained(), torch.device("meta"):
@@ -114,7 +114,7 @@ def _loss(model: nn.Module, batch: Arguments) -> Tensor:
     return loss_of(outputs) if torch.is_grad_enabled() else outputs
 
 
-def _spans(inputs: Inputs, settings: Settings) -> dict[Variable, Span]:
+def _spans(inputs: Inputs, settings: RunSettings) -> dict[Variable, Span]:
     spans = {Variable.BATCH: Span(2, 8)}
     if inputs.make is None and inputs.sequence_length:
         spans[Variable.LENGTH] = Span(_shortest(inputs.sequence_length), inputs.sequence_length)

@@ -21,7 +21,7 @@ from vramcast.profile.recording.fused import chunked_loss, fuse_modules, fused_f
 from vramcast.profile.recording.lora import add_lora, output_layer, require_input_gradients
 from vramcast.profile.recording.optimizers import make_optimizer
 from vramcast.profile.recording.quantized import quantize, upcast_rest
-from vramcast.profile.recording.settings import Settings
+from vramcast.profile.recording.settings import RunSettings
 from vramcast.profile.recording.tracking import Tracker
 from vramcast.profile.recording.units import UnitMarks, Units, find_units, unit_numbers
 from vramcast.task.vocabulary import Kernels, Precision, Quantization
@@ -35,7 +35,7 @@ _DTYPES = {Precision.BF16: torch.bfloat16, Precision.FP16: torch.float16}
 
 
 def record_model(
-    build: Callable[[], nn.Module], batch_of: BatchOf, settings: Settings, steps: int = STEPS, device: str = "meta"
+    build: Callable[[], nn.Module], batch_of: BatchOf, settings: RunSettings, steps: int = STEPS, device: str = "meta"
 ) -> Tape:
     """`build` and `batch_of` run with `device` as the default device. Raises Unrecordable."""
     with like_cuda(device), collecting_at_steps(), explained():
@@ -44,7 +44,7 @@ def record_model(
         return _Run(model, units, batch_of, settings, Tracker(device)).record(steps)
 
 
-def prepared(model: nn.Module, settings: Settings) -> tuple[nn.Module, Units]:
+def prepared(model: nn.Module, settings: RunSettings) -> tuple[nn.Module, Units]:
     """The network as a run with these settings has it, and its repeated blocks."""
     dtype = _DTYPES.get(settings.precision)
     if dtype is not None:
@@ -73,7 +73,9 @@ def prepared(model: nn.Module, settings: Settings) -> tuple[nn.Module, Units]:
 class _Run:
     """The names that this object and its methods hold are those that a training loop would hold."""
 
-    def __init__(self, model: nn.Module, units: Units, batch_of: BatchOf, settings: Settings, tracker: Tracker) -> None:
+    def __init__(
+        self, model: nn.Module, units: Units, batch_of: BatchOf, settings: RunSettings, tracker: Tracker
+    ) -> None:
         self.model = model
         self._batch_of = batch_of
         self._settings = settings

@@ -10,7 +10,7 @@ _AUTOCAST = {Precision.AMP_FP16: Precision.FP16, Precision.AMP_BF16: Precision.B
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class RunSettings:
     precision: Precision = Precision.FP32
     autocast: bool = False  # of 16-bit weights too, as the Hugging Face Trainer does with bf16=True
     attention: Attention = Attention.SDPA
