@@ -24,9 +24,11 @@ def like_cuda(device: str) -> Iterator[None]:
 
 @contextmanager
 def collecting_at_steps() -> Iterator[None]:
-    """Python's collector runs when `collect` is called and never between, or two recordings would differ."""
+    """Python's collector runs when `collect` is called and never between, or two recordings would differ.
+
+    What exists before is frozen, so that collecting looks only at what the recording made.
+    """
     enabled = gc.isenabled()
-    gc.collect()
     gc.disable()
     gc.freeze()
     try:
