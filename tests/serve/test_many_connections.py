@@ -31,7 +31,6 @@ def test_a_thousand_idle_connections_cost_little_and_delay_nobody(tmp_path: Path
         with connections(service, IDLE) as idle:
             scheduler.check_answered()
             assert service.filter(name="on-a-new-connection") == ["share"]
-            # Measured: 11 MiB.
             assert service.resident_bytes() - before < 30 * MIB
             assert not closed(idle)
 
