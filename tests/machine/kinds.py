@@ -23,6 +23,10 @@ def _may_edit(walk: Walk) -> bool:
     return bool(walk.bound()) and not walk.elected
 
 
+def _may_fail_over_a_single(walk: Walk) -> bool:
+    return walk.may_fail_over() and bool(walk.singles())
+
+
 KINDS = (
     Kind("watch", some(lambda r: r.listing is None and r.unseen), Walk.watch, 3, needed=True),
     Kind("list arrives", some(lambda r: r.listing is not None), Walk.list_arrives, 3, needed=True),
@@ -48,7 +52,7 @@ KINDS = (
     Kind("delete", lambda walk: bool(walk.api.pods), Walk.delete, 2, "ends"),
     Kind("finish", Walk.bound, Walk.finish, 1, "ends"),
     Kind("edit bound", _may_edit, Walk.edit_bound, 1, "ends"),
-    Kind("edit pending", Walk.pending, Walk.edit_pending, 1),
+    Kind("edit pending", Walk.pending, Walk.edit_pending, 1, "takeovers"),
     Kind("break watch", some(lambda r: r.listing is None), Walk.break_watch, 2, "ends"),
     Kind("resolve", lambda _: True, Walk.resolve, 1, "binds"),
     Kind("resolve, stale", lambda _: True, Walk.resolve_stale, 2, "ends"),
@@ -57,6 +61,9 @@ KINDS = (
     Kind("poll", lambda walk: walk.elected and bool(walk.that(Replica.may_poll)), Walk.poll, 2, "ends"),
     Kind("heartbeat", lambda walk: walk.elected and walk.leader.may_poll(), Walk.heartbeat, 1),
     Kind("fail over", Walk.may_fail_over, Walk.fail_over, 2, "takeovers"),
-    Kind("fail over, halfway", Walk.may_fail_over, Walk.fail_over_halfway, 4, "takeovers"),
+    Kind("fail over, halfway", Walk.may_fail_over, Walk.fail_over_halfway, 2, "takeovers"),
+    Kind("fail over, overtaken", _may_fail_over_a_single, Walk.fail_over_overtaken, 2, "takeovers"),
+    Kind("fail over, unanswered", _may_fail_over_a_single, Walk.fail_over_unanswered, 2, "takeovers"),
+    Kind("hand over, binding", _may_fail_over_a_single, Walk.hand_over_binding, 2, "takeovers"),
     Kind("hand over", Walk.may_fail_over, Walk.hand_over, 2, "takeovers"),
 )

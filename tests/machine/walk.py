@@ -358,6 +358,25 @@ class Walk:
                 call.deliver()
             other.turn()
 
+    def fail_over_overtaken(self) -> None:
+        """A Binding of the former leader arrives after the new leader's list, and before it touches the pod."""
+        before = list(self.api.late_writes)
+        replica, _ = self.schedule()
+        self._answer_binds(replica, ["late"])
+        self.fail_over_halfway()
+        for write in [write for write in self.api.late_writes if write not in before]:
+            self.api.land(write)
+
+    def fail_over_unanswered(self) -> None:
+        """The former leader keeps a promise for a Binding whose fate it does not know."""
+        self.place_unanswered()
+        self.fail_over()
+
+    def hand_over_binding(self) -> None:
+        """The former leader's bind is still under way when the new leader leads."""
+        self.schedule()
+        self.hand_over()
+
     def _standby(self) -> Replica:
         return next(replica for replica in self.replicas if replica is not self.leader)
 
