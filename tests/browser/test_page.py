@@ -45,8 +45,11 @@ def test_a_pod_waits_with_its_reason_and_moves_when_room_comes_free(page: Page, 
     assert stage.send(**{"try": late}) == "share-1"
     expect(line(page, "ml/late")).to_contain_text("running")
     expect(page.locator(".detail")).to_contain_text("Promised30.0 GiB")
+    expect(page.locator(".detail")).to_contain_text("Peak so far")
+    # Long enough to be measured.
+    expect(page.locator(".detail")).to_contain_text(re.compile(r"Since(([5-9]|\d\d) s|\d+ min)"))
     stage.send(end="ml/late")
-    # The run is measured, and the accuracy view shows it.
+    # The accuracy view shows the run.
     page.goto("/#accuracy")
     expect(page.locator(".accuracy")).to_contain_text("ml/late")
 

@@ -1,8 +1,8 @@
 // Building blocks. Everything that comes from the cluster becomes text, never markup.
 
 const SVG = "http://www.w3.org/2000/svg";
-// Control characters, and those that change the direction of text.
-const UNSEEN = /[\u0000-\u001f\u007f-\u009f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]/g;
+// Control characters but the line feed, and those that change the direction of text.
+const UNSEEN = /[\u0000-\u0009\u000b-\u001f\u007f-\u009f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]/g;
 
 export const clean = (text) => String(text).replace(UNSEEN, "\ufffd");
 
