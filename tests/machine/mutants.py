@@ -154,7 +154,7 @@ def walks_until_found(found: Mutant, most: int, seed: int) -> int | None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--walks", type=int, default=300, help="most walks in one search")
+    parser.add_argument("--walks", type=int, default=600, help="most walks in one search")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3], help="one search each")
     parser.add_argument("--only", default="", help="mutants whose name contains this")
     asked = parser.parse_args()

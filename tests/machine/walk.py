@@ -368,9 +368,12 @@ class Walk:
             self.api.land(write)
 
     def fail_over_unanswered(self) -> None:
-        """The former leader keeps a promise for a Binding whose fate it does not know."""
-        self.place_unanswered()
+        """The former leader keeps a promise for a Binding whose fate it does not know. The pod may be edited since."""
+        _, pod = self.place_unanswered()
         self.fail_over()
+        if pod.node is None and self.pick([False, True]):
+            pod.annotations["vramcast.dev/gpu-memory"] = self.pick(NEEDS)
+            self.api.store(pod)
 
     def hand_over_binding(self) -> None:
         """The former leader's bind is still under way when the new leader leads."""
