@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from bench import gpumemnet
 from numpy.typing import NDArray
 from sklearn.ensemble import AdaBoostRegressor, ExtraTreesRegressor, RandomForestRegressor
 from sklearn.tree import DecisionTreeRegressor
 
+from bench import gpumemnet
 from vramcast.forecast.physics import optimizer_states
 from vramcast.forecast.replay import NO_WORKSPACE, replay
 from vramcast.task.quantity import MIB

@@ -21,10 +21,10 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-from bench import gpumemnet
 from bench.contenders import SOURCES, Contender, Floats, bin_mib, of_memory, of_sm_active, shipped, sm_active_classes
 from bench.paired import Difference, compare
 
+from bench import gpumemnet
 from vramcast.train.crossval import load_dataset
 from vramcast.train.dataset import Dataset
 from vramcast.train.evaluation import SM_ACTIVE_CUTS, capacities_mib
