@@ -19,9 +19,9 @@ from tests.serve.running import Serve, filter_body
 
 MIB = 1 << 20
 PARALLEL = 20
-# The settings' defaults: 192 MiB of bodies and answers, twice while their parts are joined, and what handling one body
-# of 64 MiB takes on top: its nodes and its answer. Measured: 395 to 468 MiB, more on a busy machine, where more bodies
-# are under way at once. The chart's memory limit is 1 GiB; the service itself takes 250 MiB.
+# The settings' defaults: 192 MiB of bodies and answers, counted twice because their parts are joined, and what handling
+# one body of 64 MiB takes on top: its nodes and its answer. Measured: 395 MiB, and up to 468 on a busy machine; what
+# makes the difference is not known. The chart's memory limit is 1 GiB; the service itself takes 250 MiB.
 MOST_GROWTH_BYTES = (2 * 192 + 2 * 64 + 30) * MIB
 
 
