@@ -129,6 +129,23 @@ def test_a_body_that_is_not_json_gets_400_and_an_explanation(client: Client) -> 
     assert "not what kube-scheduler sends" in response.json()["Error"]
 
 
+@pytest.mark.parametrize(
+    "nodes", [{"Nodes": "x"}, {"Nodes": [1]}, {"Nodes": {"items": 1}}, {"NodeNames": "x"}, {"NodeNames": [1]}]
+)
+def test_what_is_not_a_node_is_not_sent_back(client: Client, nodes: dict[str, Any]) -> None:
+    body = msgspec.json.encode({"Pod": pod_manifest("asks-for-no-gpu"), **nodes})
+    response = client.request("POST", "/filter", body)
+    assert response.status == 400
+    assert "not what kube-scheduler sends" in response.json()["Error"]
+
+
+@pytest.mark.parametrize("pod", [pod_manifest("asks-for-no-gpu"), shared_pod("p")])
+def test_names_win_over_whole_nodes(client: Client, pod: Any) -> None:
+    body = msgspec.json.encode({"Pod": pod, "Nodes": "junk", "NodeNames": ["a"]})
+    answer = client.request("POST", "/filter", body).json()
+    assert (answer["Nodes"], answer["NodeNames"]) == (None, ["a"])
+
+
 def test_a_verb_refuses_a_browser_because_any_site_may_send_a_post(client: Client) -> None:
     body = msgspec.json.encode({"Pod": shared_pod("p"), "Nodes": None, "NodeNames": ["a"]})
     messages: list[Any] = []

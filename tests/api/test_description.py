@@ -16,6 +16,7 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from tests.api.client import Client
+from tests.controlplane.eventually import PATIENCE_SECONDS
 from tests.fakes import new_fake_service, pod_manifest, shared_pod, sharing_node, whole_node
 from vramcast.api import models
 from vramcast.api.server import new_app
@@ -56,7 +57,7 @@ schema = schemathesis.openapi.from_asgi("/openapi.json", new_app(new_client().se
 @schema.parametrize()
 @settings(max_examples=20, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 def test_no_answer_is_outside_its_schema(case: schemathesis.Case) -> None:
-    case.call_and_validate(checks=CHECKS)
+    case.call_and_validate(checks=CHECKS, timeout=PATIENCE_SECONDS)
 
 
 def test_the_description_has_every_route_with_its_models() -> None:

@@ -101,11 +101,9 @@ def test_a_simulation_gets_every_node_that_fits(many_nodes: Client) -> None:
     assert len(asyncio.run(many_nodes.verb("filter", body))["Nodes"]["items"]) == 6
 
 
-def test_a_pod_without_annotations_or_gpus_passes_without_parsing_the_nodes() -> None:
+def test_a_pod_without_annotations_or_gpus_passes_before_the_cluster_is_known() -> None:
     client = Client(new_fake_service([sharing_node("a")], synced=False))
-    # Not even valid names: they are never parsed.
-    raw = b'{"Pod":{"metadata":{"name":"x","uid":"u"}},"Nodes":null,"NodeNames":["a", 17, {"b": 1}]}'
-    assert client.request("POST", "/filter", raw).json()["NodeNames"] == ["a", 17, {"b": 1}]
+    assert client.feasible(pod_manifest("x"), ["a", "unknown"]) == ["a", "unknown"]
 
 
 def test_an_undescribed_gpu_pod_passes_but_never_onto_a_sharing_node(client: Client) -> None:

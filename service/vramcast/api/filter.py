@@ -23,6 +23,7 @@ async def filter_nodes(service: Service, body: bytes) -> Reply:
     state = service.state
     pod = state.read(args.pod)
     if service.observes or (pod.task is None and pod.invalid is None and pod.ask is None):
+        wire.check_nodes(args)
         state.begin_placing(pod)
         why = "mode observe" if service.observes else "asks for no GPU"
         return Reply(wire.everything_passes(args), pod.key, decision=f"passes: {why}")

@@ -161,10 +161,19 @@ def _decode(decoder: msgspec.json.Decoder[T], body: bytes | msgspec.Raw) -> T:
         raise InvalidRequest(f"the body is not what kube-scheduler sends: {error}") from None
 
 
+def check_nodes(args: ExtenderArgs) -> None:
+    """Raises InvalidRequest if `everything_passes` would send back something other than nodes."""
+    if args.node_names != _NULL:
+        _decode(_NAMES, args.node_names)
+    elif args.nodes != _NULL:
+        _decode(_NODES, args.nodes)
+
+
 def everything_passes(args: ExtenderArgs) -> bytes:
-    """Accept every node, without decoding any."""
+    """Send the nodes back as they came."""
+    nodes = args.nodes if args.node_names == _NULL else _NULL
     return b'{"Nodes":%b,"NodeNames":%b,"FailedNodes":{},"FailedAndUnresolvableNodes":{},"Error":""}' % (
-        bytes(args.nodes),
+        bytes(nodes),
         bytes(args.node_names),
     )
 
