@@ -1,11 +1,13 @@
 """How long a filter call takes, compared with a bare ASGI app that parses the body and echoes the node names.
 
-    python bench/filter.py [--nodes 100 1000 5000] [--calls 400] [--out docs/benchmarks/filter.md]
+    python bench/filter.py [--nodes 100 1000 5000] [--calls 400] [--runs 5] [--out docs/benchmarks/filter.md]
 
 Both servers run at the same time and are called in turn, each over one keep-alive connection, so that other load on the
 machine affects both alike. Read the ratio. Node names come in a new order with every call, as they do from the
 scheduler's parallel filters. Three pods: one fits every node, one fits some, and one fits none (its answer has a reason
-for each node).
+for each node). Every run starts both servers anew; each figure is the median of the runs. "Ready" is the time from the
+start of the process to the first 200 of /readyz, with the simulated cluster built in between; memory is what the
+process has resident after its calls. `make bench` runs the service in an environment with what the image has installed.
 """
 
 from __future__ import annotations
@@ -14,9 +16,11 @@ import argparse
 import http.client
 import json
 import random
+import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -39,6 +43,7 @@ class Result:
     floor_ms: list[float]
     service_ms: list[float]
     resident_mib: float
+    ready_seconds: float
 
     def ratio(self, share: float) -> float:
         return quantile(self.service_ms, share) / quantile(self.floor_ms, share)
@@ -86,16 +91,19 @@ def ask(connection: http.client.HTTPConnection, payload: bytes, path: str = "/fi
     return elapsed
 
 
-def measure(nodes: int, calls: int) -> list[Result]:
+def measure(nodes: int, calls: int, python: str) -> list[Result]:
     names = [str(node_name(number)) for number in range(nodes)]
     floor = subprocess.Popen([sys.executable, str(HERE / "floor.py"), str(FLOOR_PORT)])
+    to_floor = connect(FLOOR_PORT)
+    started = time.perf_counter()
     service = subprocess.Popen(
-        [sys.executable, str(HERE / "big_cluster.py"), str(SERVICE_PORT), str(nodes)], stderr=subprocess.DEVNULL
+        [python, str(HERE / "big_cluster.py"), str(SERVICE_PORT), str(nodes)], stderr=subprocess.DEVNULL
     )
     try:
-        to_floor, to_service = connect(FLOOR_PORT), connect(SERVICE_PORT)
         wait_ready(SERVICE_PORT)
-        return [measure_pod(nodes, pod, names, calls, to_floor, to_service, service.pid) for pod in PODS]
+        ready_seconds = time.perf_counter() - started
+        to_service = connect(SERVICE_PORT)
+        return [measure_pod(nodes, pod, names, calls, to_floor, to_service, service.pid, ready_seconds) for pod in PODS]
     finally:
         for process in (floor, service):
             process.terminate()
@@ -105,6 +113,7 @@ def measure(nodes: int, calls: int) -> list[Result]:
 def measure_pod(
     nodes: int, pod: str, names: list[str], calls: int,
     to_floor: http.client.HTTPConnection, to_service: http.client.HTTPConnection, pid: int,
+    ready_seconds: float,
 ) -> Result:  # fmt: skip
     shuffle = random.Random(nodes).shuffle
     floor_ms, service_ms = [], []
@@ -118,7 +127,8 @@ def measure_pod(
         if call >= 50:
             floor_ms.append(pair[0])
             service_ms.append(pair[1])
-    return Result(nodes, pod, floor_ms, service_ms, psutil.Process(pid).memory_info().rss / 2**20)
+    resident_mib = psutil.Process(pid).memory_info().rss / 2**20
+    return Result(nodes, pod, floor_ms, service_ms, resident_mib, ready_seconds)
 
 
 def connect(port: int) -> http.client.HTTPConnection:
@@ -130,7 +140,7 @@ def connect(port: int) -> http.client.HTTPConnection:
         except OSError:
             if time.monotonic() > deadline:
                 raise
-            time.sleep(0.05)
+            time.sleep(0.01)
         else:
             return connection
 
@@ -142,20 +152,28 @@ def wait_ready(port: int) -> None:
         connection.request("GET", "/readyz")
         if connection.getresponse().status == 200:
             return
-        time.sleep(0.1)
+        time.sleep(0.01)
     raise SystemExit("the service was not ready within two minutes")
 
 
-def table(results: list[Result]) -> str:
-    lines = [
-        "| nodes x 8 GPUs | pod | floor P50 / P99 ms | vramcast P50 / P99 ms | ratio P50 / P99 | memory MiB |",
-        "|---|---|---|---|---|---|",
-    ]
-    for r in results:
-        floor = f"{quantile(r.floor_ms, 0.5):.2f} / {quantile(r.floor_ms, 0.99):.2f}"
-        service = f"{quantile(r.service_ms, 0.5):.2f} / {quantile(r.service_ms, 0.99):.2f}"
-        ratio = f"{r.ratio(0.5):.2f} / {r.ratio(0.99):.2f}"
-        lines.append(f"| {r.nodes} | {r.pod} | {floor} | {service} | {ratio} | {r.resident_mib:.0f} |")
+def table(runs: list[list[Result]]) -> str:
+    """Each run has the same rows."""
+    header = "nodes x 8 GPUs | pod | floor P50 / P99 ms | vramcast P50 / P99 ms | ratio P50 (every run) | ratio P99"
+    lines = [f"| {header} | memory MB | ready s |", "|---|---|---|---|---|---|---|---|"]
+    for rows in zip(*runs, strict=True):
+
+        def middle(figure: Callable[[Result], float], rows: tuple[Result, ...] = rows) -> float:
+            return statistics.median(map(figure, rows))
+
+        floor = [middle(lambda r, share=share: quantile(r.floor_ms, share)) for share in (0.5, 0.99)]
+        service = [middle(lambda r, share=share: quantile(r.service_ms, share)) for share in (0.5, 0.99)]
+        every = ", ".join(f"{each.ratio(0.5):.2f}" for each in rows)
+        lines.append(
+            f"| {rows[0].nodes} | {rows[0].pod} | {floor[0]:.2f} / {floor[1]:.2f} "
+            f"| {service[0]:.2f} / {service[1]:.2f} "
+            f"| **{middle(lambda r: r.ratio(0.5)):.2f}** ({every}) | {middle(lambda r: r.ratio(0.99)):.2f} "
+            f"| {middle(lambda r: r.resident_mib) * 1.048576:.0f} | {middle(lambda r: r.ready_seconds):.2f} |"
+        )
     return "\n".join(lines)
 
 
@@ -163,13 +181,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--nodes", type=int, nargs="+", default=[100, 1000, 5000])
     parser.add_argument("--calls", type=int, default=400)
+    parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--python", default=sys.executable, help="runs the service; an environment that has vramcast")
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
-    results = []
-    for nodes in arguments.nodes:
-        print(f"{nodes} nodes ...", file=sys.stderr, flush=True)
-        results += measure(nodes, arguments.calls)
-    text = table(results)
+    runs = []
+    for run in range(1, arguments.runs + 1):
+        results = []
+        for nodes in arguments.nodes:
+            print(f"run {run} of {arguments.runs}, {nodes} nodes ...", file=sys.stderr, flush=True)
+            results += measure(nodes, arguments.calls, arguments.python)
+        runs.append(results)
+    text = table(runs)
     print(text)
     if arguments.out:
         arguments.out.parent.mkdir(parents=True, exist_ok=True)

@@ -96,9 +96,10 @@ def render() -> list[float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--calls", type=int, default=600)
+    parser.add_argument("--python", default=sys.executable, help="runs the service; an environment that has vramcast")
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
-    command = [sys.executable, str(HERE / "big_cluster.py"), str(PORT), str(NODES)]
+    command = [arguments.python, str(HERE / "big_cluster.py"), str(PORT), str(NODES)]
     service = subprocess.Popen(command, stderr=subprocess.DEVNULL)
     try:
         wait_ready(PORT)

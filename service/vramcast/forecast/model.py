@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -57,8 +57,9 @@ class ModelForecaster(CachingForecaster):
 
     def __init__(self, artifact: Artifact, default_risk: float) -> None:
         super().__init__(default_risk)
-        self._artifact = artifact
         self._session = ModelSession(artifact)
+        # The session has its own copy of the model, which is 5 MB.
+        self._artifact = replace(artifact, model=b"")
 
     @property
     def version(self) -> str:

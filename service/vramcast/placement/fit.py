@@ -156,5 +156,9 @@ def _fullest(board: Board, decision: Decision, most: int) -> Ints:
     # Nearly always all GPUs of a node have the same size.
     empty = sweep.spare_shares(table.size[0])[decision.columns]
     empty[~decision.fits] = np.inf
-    best = np.sort(np.argpartition(empty, most)[:most])
-    return best[decision.fits[best]]
+    # The value first and then where it is: finding the positions at once (argpartition) takes half as long again.
+    limit = np.partition(empty, most)[most]
+    chosen = empty < limit
+    ties = np.flatnonzero(empty == limit)
+    chosen[ties[: most - np.count_nonzero(chosen)]] = True
+    return np.flatnonzero(chosen & decision.fits)
