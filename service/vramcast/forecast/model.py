@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -57,9 +57,8 @@ class ModelForecaster(CachingForecaster):
 
     def __init__(self, artifact: Artifact, default_risk: float) -> None:
         super().__init__(default_risk)
+        self._artifact = artifact
         self._session = ModelSession(artifact)
-        # The session has its own copy of the model, which is 5 MB.
-        self._artifact = replace(artifact, model=b"")
 
     @property
     def version(self) -> str:
@@ -126,7 +125,7 @@ class Ranges:
 @dataclass(frozen=True, slots=True)
 class Artifact:
     version: str
-    model: bytes
+    model: Path
     quantiles: tuple[float, ...]
     calibration: Calibration
     ranges: Ranges
@@ -135,7 +134,9 @@ class Artifact:
 
 def load_artifact(directory: Path) -> Artifact:
     manifest = _read_manifest(directory / MANIFEST)
-    model = _read_model(directory / MODEL, str(manifest.get("sha256")))
+    # Resolved, because the kubelet replaces a mounted directory by moving a link.
+    model = (directory / MODEL).resolve()
+    _check_model(model, str(manifest.get("sha256")))
     _check_layout(manifest, directory)
     try:
         return Artifact(
@@ -163,15 +164,13 @@ def _read_manifest(path: Path) -> dict[str, Any]:
     return manifest
 
 
-def _read_model(path: Path, sha256: str) -> bytes:
+def _check_model(path: Path, sha256: str) -> None:
     try:
-        model = path.read_bytes()
+        found = hashlib.sha256(path.read_bytes()).hexdigest()
     except OSError as error:
         raise ArtifactUnusable(f"no model at {path}: {error.strerror or error}") from error
-    found = hashlib.sha256(model).hexdigest()
     if found != sha256:
         raise ArtifactUnusable(f"{path} has sha256 {found[:12]}…, the manifest expects {sha256[:12]}…")
-    return model
 
 
 def _check_layout(manifest: dict[str, Any], directory: Path) -> None:
@@ -226,6 +225,7 @@ class ModelSession:
         # Forecasts run one row at a time: more threads would only wait for each other.
         options.intra_op_num_threads = options.inter_op_num_threads = 1
         options.log_severity_level = 3
+        # From the file: a session keeps the bytes that it was made from.
         self._session = onnxruntime.InferenceSession(artifact.model, options, providers=["CPUExecutionProvider"])
         self._quantiles = artifact.quantiles
         self._median = artifact.quantiles.index(0.5)

@@ -79,7 +79,7 @@ def finetune(
     base = load_artifact(base_dir)
     data = build(read_records(data_dir), progress)
     _check_enough(data, data_dir)
-    model = onnx.load_from_string(base.model)
+    model = onnx.load(base.model)
     imported = import_networks(model, Shape(**base.manifest["shape"]), int(base.manifest["networks"]))
     _check_same(imported.networks, base, data)
     head = TreeHead(model, imported.network_nodes)
@@ -116,7 +116,7 @@ def _check_enough(data: Dataset, data_dir: Path) -> None:
 
 def _check_same(networks: Sequence[ForecastNetwork], base: Artifact, data: Dataset) -> None:
     """The imported networks must predict the same as the artifact."""
-    _, _, expected = run(base.model, data)
+    _, _, expected = run(base.model.read_bytes(), data)
     imported = np.mean([predict(n, data.facts, data.tokens, data.kinds).quantiles for n in networks], axis=0)
     worst = float(np.abs(imported - expected).max())
     if worst > TOLERANCE:
@@ -285,7 +285,7 @@ def _judge(
 
 def _judge_base(data: Dataset, base: Artifact) -> Judged:
     """The base on the same runs, which it has not seen."""
-    quantiles, utilization, network = run(base.model, data)
+    quantiles, utilization, network = run(base.model.read_bytes(), data)
     bounds = {risk: np.zeros(len(data)) for risk in REPORTED_RISKS}
     for row in range(len(data)):
         _put_bounds(bounds, row, data, base.calibration, quantiles[row], base.ranges)
