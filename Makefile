@@ -129,6 +129,7 @@ bench: .venv/dev.stamp .venv/serving.stamp controlplane ## run the benchmarks an
 	@$(BIN)/python -m bench.page --python .venv/serving/bin/python --out docs/benchmarks/page.md
 	@$(BIN)/python -m bench.scheduler --vramcast ".venv/serving/bin/python -m vramcast serve --port {port}" \
 	  --out docs/benchmarks/scheduler.md
+	@$(BIN)/python -m bench.waits --out docs/benchmarks/waits.md
 
 chaos: .venv/dev.stamp controlplane ## run 100,000 binds through all kinds of faults and write docs/benchmarks/chaos.md
 	@$(BIN)/python -m bench.chaos --out docs/benchmarks/chaos.md $(ARGS)

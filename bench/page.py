@@ -1,9 +1,10 @@
 """What the page costs: filter latency with and without two readers, and how soon a browser shows 5,000 nodes.
 
-    python -m bench.page [--calls 600] [--out docs/benchmarks/page.md]
+    python -m bench.page [--calls 3000] [--out docs/benchmarks/page.md]
 
 One service with 5,000 nodes of 8 GPUs. Filter calls alternate between blocks without and with two readers, so that
-other load on the machine affects both alike. A reader asks as the page does: for its window of nodes, every second.
+other load on the machine affects both alike. A reader asks as the page does, every second: one for its window of nodes,
+one for its window of pods.
 """
 
 from __future__ import annotations
@@ -32,10 +33,11 @@ BLOCK = 50
 
 
 class Reader(threading.Thread):
-    """One open page on the cluster view."""
+    """One open page."""
 
-    def __init__(self) -> None:
+    def __init__(self, path: str) -> None:
         super().__init__(daemon=True)
+        self._path = path
         self.reading = threading.Event()
         self.ended = False
         self.answers = 0
@@ -45,7 +47,7 @@ class Reader(threading.Thread):
         connection = connect(PORT)
         while not self.ended:
             self.reading.wait()
-            connection.request("GET", "/cluster?limit=40")
+            connection.request("GET", self._path)
             answer = connection.getresponse().read()
             self.answers += 1
             self.most_bytes = max(self.most_bytes, len(answer))
@@ -63,7 +65,7 @@ def call(connection: http.client.HTTPConnection, names: list[str], number: int) 
 def measure(calls: int) -> tuple[list[float], list[float], list[Reader]]:
     names = [str(node_name(number)) for number in range(NODES)]
     connection = connect(PORT)
-    readers = [Reader(), Reader()]
+    readers = [Reader("/cluster?limit=40"), Reader("/pods?limit=40")]
     for reader in readers:
         reader.start()
     for number in range(BLOCK):
@@ -76,6 +78,10 @@ def measure(calls: int) -> tuple[list[float], list[float], list[Reader]]:
             (reader.reading.set if with_readers else reader.reading.clear)()
         took = together if with_readers else alone
         took += [call(connection, names, BLOCK * (block + 1) + number) for number in range(BLOCK)]
+    for reader in readers:
+        reader.ended = True
+        reader.reading.set()
+        reader.join()
     return alone, together, readers
 
 
@@ -95,7 +101,7 @@ def render() -> list[float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--calls", type=int, default=600)
+    parser.add_argument("--calls", type=int, default=3000)
     parser.add_argument("--python", default=sys.executable, help="runs the service; an environment that has vramcast")
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()

@@ -7,8 +7,9 @@ other call can come in between. That, and not a lock, is why nothing is promised
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import structlog
@@ -91,6 +92,37 @@ class News:
         return True
 
 
+class RightOfWay:
+    """Work for people is done in short slices, and none begins while a call of the scheduler arrives.
+
+    A large body arrives in several turns of the event loop. A slice in each of them would add up: with two open pages
+    the slowest percent of filter calls took twice as long.
+    """
+
+    def __init__(self, most_wait_seconds: float = 0.02) -> None:
+        self._most_wait_seconds = most_wait_seconds
+        self._arriving = 0
+        self._clear = News()
+
+    @contextmanager
+    def arriving(self) -> Iterator[None]:
+        self._arriving += 1
+        try:
+            yield
+        finally:
+            self._arriving -= 1
+            if not self._arriving:
+                self._clear.spread()
+
+    async def wait(self) -> None:
+        """Between two slices. A body that never ends holds up each slice for a limited time."""
+        # A call that has just arrived starts in the turn after the one in which its first bytes are read.
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        if self._arriving:
+            await self._clear.wait(self._most_wait_seconds)
+
+
 @dataclass(frozen=True, slots=True)
 class Service:
     settings: Settings
@@ -108,6 +140,7 @@ class Service:
     learned: Callable[[], LearnedView]
     # Of several replicas, one counts outcomes, once it has read what was counted before.
     may_count: Callable[[], bool]
+    right_of_way: RightOfWay = field(default_factory=RightOfWay)
 
     @property
     def observes(self) -> bool:

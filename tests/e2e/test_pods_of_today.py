@@ -5,35 +5,34 @@ The replica is the chart's pod: a kube-scheduler that holds a Lease, and a vramc
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.chart.helm import CHART, Helm
 from tests.chart.replica import Replica
 from tests.controlplane import Api, ControlPlane, Recorder, eventually
-from tests.controlplane.objects import A100_40GB, shared_pod, sharing_node
+from tests.controlplane.objects import shared_pod
 from tests.controlplane.today import (
-    GANG_API,
-    GANG_GATES,
     VolumeBinder,
     clear_today,
     create_claim,
-    create_device_class,
     create_devices,
     create_gang,
-    create_priority_class,
-    create_storage_class,
     create_volume_claim,
+)
+from tests.e2e.todays_cluster import (
+    SCHEDULER,
+    create_gpu_nodes,
+    node_of,
+    place,
+    todays_plane,
+    todays_replica,
+    unschedulable,
 )
 
 pytestmark = pytest.mark.e2e
 
-NAMESPACE = "vramcast-system"
-SCHEDULER = "vramcast-scheduler"
 # A second on a quiet machine. A pod that waits for another one's hold to expire takes at least 30 s.
 SOON_SECONDS = 25.0
 Json = dict[str, Any]
@@ -41,32 +40,15 @@ Json = dict[str, Any]
 
 @pytest.fixture(scope="module")
 def plane() -> Iterator[ControlPlane]:
-    with ControlPlane(apiserver_flags=[GANG_GATES, GANG_API]) as running:
-        running.api.request("POST", "/api/v1/namespaces", {"metadata": {"name": NAMESPACE}})
-        create_device_class(running.api)
-        create_storage_class(running.api)
-        create_priority_class(running.api, "medium", 100)
-        create_priority_class(running.api, "high", 1000)
+    with todays_plane() as running:
         yield running
 
 
 @pytest.fixture(scope="module")
 def replica(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Replica]:
     """One replica for all tests. It learns nothing that matters to them."""
-    # Long enough that a busy machine renews it in time.
-    lease = {"leaseDuration": "9s", "renewDeadline": "6s", "retryPeriod": "1s"}
-    values = {"scheduler": {"leaderElection": lease, "extraArgs": [GANG_GATES]}}
-    helm = Helm(plane.binaries.helm, plane.kubeconfig)
-    helm.run("install", "vramcast", str(CHART), f"--namespace={NAMESPACE}", values=values)
-    directory: Path = tmp_path_factory.mktemp("replica") / "vramcast-0"
-    running = Replica(plane, NAMESPACE, "vramcast", "vramcast-0", directory)
-    try:
-        for process in running.processes:
-            process.start()
-        eventually(lambda: running.ready() and running.leading, what="the replica to lead")
+    with todays_replica(plane, tmp_path_factory.mktemp("replica")) as running:
         yield running
-    finally:
-        running.kill()
 
 
 @pytest.fixture
@@ -77,38 +59,6 @@ def api(plane: ControlPlane, replica: Replica, request: pytest.FixtureRequest) -
     yield plane.api
     plane.api.clear()
     clear_today(plane.api)
-
-
-def node_of(api: Api, name: str) -> str | None:
-    node: str | None = api.pod(name)["spec"].get("nodeName")
-    return node
-
-
-def create_gpu_nodes(api: Api, count: int, **more: Any) -> None:
-    api.create_nodes([sharing_node(f"gpu-{number:02d}", A100_40GB, 1, **more) for number in range(count)])
-    eventually(lambda: all(_ready(node) for node in api.nodes()), what="the nodes to be ready")
-
-
-def _ready(node: Json) -> bool:
-    conditions = node.get("status", {}).get("conditions", [])
-    return any(condition["type"] == "Ready" and condition["status"] == "True" for condition in conditions)
-
-
-def place(api: Api, replica: Replica, *pods: Json) -> tuple[float, int]:
-    """Creates the pods and waits until all are bound. Returns the seconds, and how many Bindings were refused."""
-    refused_before, started = _refused(replica), time.monotonic()
-    api.create_pods(pods)
-    names = [pod["metadata"]["name"] for pod in pods]
-    try:
-        eventually(lambda: all(node_of(api, name) for name in names), what=f"{names} to be bound")
-    finally:
-        seconds, refused = time.monotonic() - started, _refused(replica) - refused_before
-        print(f"{', '.join(names)}: {seconds:.2f} s, {refused} refused")
-    return seconds, refused
-
-
-def _refused(replica: Replica) -> int:
-    return int(replica.metric("vramcast_binds_total", 'fate="refused"'))
 
 
 def test_a_pod_with_a_device_claim(api: Api, replica: Replica) -> None:
@@ -171,7 +121,7 @@ def test_a_single_pod_next_to_a_gang_that_does_not_fit(api: Api, replica: Replic
     gang = create_gang(api, "gang", 3)
     names = [f"member-{number}" for number in range(3)]
     api.create_pods([shared_pod(name, "30Gi", scheduler=SCHEDULER, **gang) for name in names])
-    eventually(lambda: all(_unschedulable(api.pod(name)) for name in names), what="the gang to be unschedulable")
+    eventually(lambda: all(unschedulable(api.pod(name)) for name in names), what="the gang to be unschedulable")
     slowest = 0.0
     for number in range(5):
         # The gang is retried after every one of these events, and holds room each time.
@@ -180,11 +130,6 @@ def test_a_single_pod_next_to_a_gang_that_does_not_fit(api: Api, replica: Replic
         api.delete_pod(f"single-{number}")
     assert slowest < SOON_SECONDS
     assert not any(node_of(api, name) for name in names)
-
-
-def _unschedulable(pod: Json) -> bool:
-    conditions = pod["status"].get("conditions", [])
-    return any(condition["type"] == "PodScheduled" and condition["status"] == "False" for condition in conditions)
 
 
 def _why_pending(api: Api, name: str) -> str:
@@ -216,7 +161,7 @@ def test_a_shortage_of_gpu_memory_alone_evicts_nobody_yet(api: Api, replica: Rep
     create_gpu_nodes(api, 1)
     place(api, replica, shared_pod("low", "30Gi", scheduler=SCHEDULER))
     api.create_pod(shared_pod("urgent", "30Gi", priorityClassName="high", scheduler=SCHEDULER))
-    eventually(lambda: _unschedulable(api.pod("urgent")), what="the pod to be unschedulable")
+    eventually(lambda: unschedulable(api.pod("urgent")), what="the pod to be unschedulable")
     # The scheduler has looked for victims before it says so.
     eventually(lambda: "preemption: " in _why_pending(api, "urgent"), what="its dry run")
     assert node_of(api, "low")

@@ -1,7 +1,7 @@
 """GET /cluster: every GPU as a bar, with totals. Behind the page's first view.
 
-The page asks once a second, so the cost is bounded: sums are made once for all clients, nodes come in windows, and
-everything is done in slices between which the scheduler's calls are answered.
+The page asks once a second, so the cost is bounded: sums are made once for all clients and take at most 2 % of the
+time, nodes come in windows, and everything is done in slices between which the scheduler's calls are answered.
 """
 
 from __future__ import annotations
@@ -28,9 +28,13 @@ from vramcast.service import Service
 
 router = APIRouter(route_class=InspectionRoute, responses=ERRORS, tags=["Page"])
 
-# About 0.3 ms of work each.
-_SLICE = 100
+# Each of these slices is about 0.1 ms of work.
+_NODES_SUMMED = 20
+_NODES_SHOWN = 2
+_PODS_COUNTED = 400
+# Sums are made anew after a second, or after this many times what they took: 4 s for 5,000 nodes with 40,000 pods.
 _SUMS_SECONDS = 1.0
+_REST = 50
 MOST_LINES = 100
 T = TypeVar("T")
 GpuBarJson = dict[str, Any]
@@ -58,9 +62,9 @@ class OneProduct(Sums):
 
 @dataclass(slots=True)
 class Totals:
-    """`made_at`: on the service's clock."""
+    """`good_until`: on the service's clock."""
 
-    made_at: float
+    good_until: float = 0.0
     all: Sums = field(default_factory=Sums)
     products: dict[str, OneProduct] = field(default_factory=dict)
     pods: dict[str, int] = field(default_factory=dict)
@@ -76,19 +80,21 @@ class Totalling:
 
     async def get(self) -> Totals:
         async with self._lock:
-            now = self._service.clock()
-            if self._known is None or not 0 <= now - self._known.made_at < _SUMS_SECONDS:
-                self._known = await self._sum(now)
+            clock = self._service.clock
+            started = clock()
+            if self._known is None or started >= self._known.good_until:
+                self._known = await self._sum()
+                self._known.good_until = started + max(_SUMS_SECONDS, _REST * (clock() - started))
             return self._known
 
-    async def _sum(self, now: float) -> Totals:
-        service, totals = self._service, Totals(now)
+    async def _sum(self) -> Totals:
+        service, totals = self._service, Totals()
         ledger, runs = service.state.ledger, service.tracker.runs
-        async for name in in_slices(list(ledger.nodes)):
+        async for name in in_slices(service, list(ledger.nodes), _NODES_SUMMED):
             if name in ledger.nodes:
                 _add_node(service, name, totals)
         counts = dict.fromkeys(("waiting", "placed", "running"), 0)
-        async for uid in in_slices(list(service.state.pods), 20 * _SLICE):
+        async for uid in in_slices(service, list(service.state.pods), _PODS_COUNTED):
             pod = service.state.pods.get(uid)
             if pod is not None:
                 counts["waiting" if pod.node is None else "running" if is_running(runs.get(uid)) else "placed"] += 1
@@ -106,11 +112,11 @@ def totalling(request: Request) -> Totalling:
     return found
 
 
-async def in_slices(items: Sequence[T], size: int = _SLICE) -> AsyncIterator[T]:
-    """Lets other calls run after every `size` items."""
+async def in_slices(service: Service, items: Sequence[T], size: int) -> AsyncIterator[T]:
+    """Lets the scheduler's calls go first before every `size` items."""
     for number, item in enumerate(items):
-        if number % size == size - 1:
-            await asyncio.sleep(0)
+        if number % size == 0:
+            await service.right_of_way.wait()
         yield item
 
 
@@ -165,14 +171,22 @@ async def show_cluster(
 
 
 async def show_nodes(service: Service, names: Sequence[NodeName]) -> list[dict[str, Any]]:
-    return [_node(service, name) async for name in in_slices(names, 5) if name in service.state.ledger.nodes]
+    return [
+        _node(service, name)
+        async for name in in_slices(service, names, _NODES_SHOWN)
+        if name in service.state.ledger.nodes
+    ]
 
 
 async def _matching(service: Service, wanted: str, product: str, show: str) -> list[NodeName]:
     names = sorted(service.state.ledger.nodes)
     if not wanted and not product and show == "all":
         return names
-    return [name async for name in in_slices(names) if _matches(service, name, wanted, product, show)]
+    return [
+        name
+        async for name in in_slices(service, names, _NODES_SUMMED)
+        if _matches(service, name, wanted, product, show)
+    ]
 
 
 def _matches(service: Service, name: NodeName, wanted: str, product: str, show: str) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import chain
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -33,13 +34,13 @@ router = APIRouter(route_class=InspectionRoute, responses=ERRORS, tags=["Page"])
 encode = msgspec.json.Encoder().encode
 
 Known = PodRecord | EndedRun | Outcome
-_ORDER = {"waiting": 0, "placed": 1, "running": 2, "done": 3}
+_STATES = ("waiting", "placed", "running", "done")  # in the order of the page
 # These say most: the others are nodes that the pod could not use anyway.
 _ABOUT_MEMORY = frozenset(
     reason.label for reason in (Reason.NO_ROOM, Reason.TOO_SMALL, Reason.HELD, Reason.UNMANAGED, Reason.MIXED)
 )
-# So many pods are looked at before other calls are answered; 0.2 ms.
-_SLICE = 500
+# So many pods are looked at before other calls are answered: about 0.1 ms of work.
+_SLICE = 200
 
 
 @router.get(
@@ -58,7 +59,7 @@ async def show_pods(
     limit: Limit = 40,
 ) -> ReplyResponse:
     found = await _find(service, state, q.lower())
-    lines = [await _line(service, pod) async for pod in in_slices(found[offset : offset + limit], 3)]
+    lines = [await _line(service, pod) async for pod in in_slices(service, found[offset : offset + limit], 3)]
     shown = {
         "status": await show_status(request, service),
         "matching": len(found),
@@ -77,10 +78,11 @@ async def show_pods(
     responses={404: ERRORS[400]},
 )
 async def show_pod(request: Request, service: ServiceOf, namespace: str, name: str) -> ReplyResponse:
-    found = [pod async for pod in in_slices(list(_known(service)), _SLICE) if _key(pod) == f"{namespace}/{name}"]
+    key = f"{namespace}/{name}"
+    found = [pod async for pod in in_slices(service, list(_known(service)), _SLICE) if _key(pod) == key]
     if not found:
         raise HTTPException(404, f"vramcast knows no pod {namespace}/{name} that uses a GPU")
-    pod = max(found, key=lambda each: -_ORDER[_state(service, each)])
+    pod = min(found, key=lambda each: _STATES.index(_state(service, each)))
     line = await _line(service, pod)
     record = _record(pod)
     advice: list[dict[str, Any]] = []
@@ -114,13 +116,13 @@ def _known(service: Service) -> Iterator[Known]:
 
 
 async def _find(service: Service, state: str, wanted: str) -> list[Known]:
-    found = [
-        pod
-        async for pod in in_slices(list(_known(service)), _SLICE)
-        if (state == "all" or _state(service, pod) == state) and (not wanted or wanted in _key(pod).lower())
-    ]
-    # Stable, so that pods of one state keep their order.
-    return sorted(found, key=lambda pod: _ORDER[_state(service, pod)]) if state == "all" else found
+    """By state, and those of one state as they came."""
+    found: dict[str, list[Known]] = {each: [] for each in _STATES}
+    async for pod in in_slices(service, list(_known(service)), _SLICE):
+        of_pod = _state(service, pod)
+        if state in ("all", of_pod) and (not wanted or wanted in _key(pod).lower()):
+            found[of_pod].append(pod)
+    return list(chain.from_iterable(found.values()))
 
 
 def _state(service: Service, pod: Known) -> str:

@@ -78,7 +78,8 @@ class VerbRoute(APIRoute):
             raise HTTPException(403, "the verbs are for kube-scheduler, not for browsers")
         started, status = time.perf_counter(), 200
         try:
-            body = await read_body(receive)
+            with self._service.right_of_way.arriving():
+                body = await read_body(receive)
             reply = await self._verb(self._service, body)
         except Exception as error:
             status, reply = error_reply(self._name, error)
