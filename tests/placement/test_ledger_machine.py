@@ -225,8 +225,11 @@ class LedgerMachine(RuleBasedStateMachine):
         demand = self.state.demand(self.pods[uid].record())
         assert demand is not None
         decision = self.ledger.decide(demand, self.ledger.board.columns(names))
-        self.ledger.hold(decision, self.now)
-        self.offered[uid] = {name for name, fits in zip(names, decision.fits, strict=True) if fits}
+        own = self.ledger.offer_own(decision)
+        if own is None:
+            self.ledger.hold(decision, self.now)
+        fits_on = (own or decision).fits
+        self.offered[uid] = {name for name, fits in zip(names, fits_on, strict=True) if fits}
 
     @precondition(lambda self: self.pending() and self.present)
     @rule(data=st.data())
@@ -247,12 +250,20 @@ class LedgerMachine(RuleBasedStateMachine):
         feasible = self.offered.pop(pod.uid, set())
         demand = self.state.demand(pod.record())
         assert demand is not None
+        if not self.has_room(pod.uid, name):
+            feasible = set()
         taken = self.ledger.assign(demand, NodeName(name), self.now)
         if isinstance(taken, Promise):
             self.writes.append(Write(taken))
             return
         exempt = name in self.exempt  # another scheduler's pod may have appeared on it since
         assert exempt or name not in feasible, "filter offered the node, the node did not change, and bind refused it"
+
+    def has_room(self, uid: str, name: str) -> bool:
+        """By a hold or a promise. A pod that was filtered for long and never bound gets no hold for a while."""
+        if uid not in self.ledger.holds:
+            self.ledger.enter_pending_hold()
+        return uid in self.ledger.holds or any(each.uid == uid for each in self.ledger.promises_on(NodeName(name)))
 
     def land(self, promise: Promise) -> bool:
         """The API server applies a Binding or refuses it."""
