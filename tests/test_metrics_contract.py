@@ -56,6 +56,7 @@ CONTRACT = {
     ("vramcast_held_bytes", "gauge", ()),
     ("vramcast_unschedulable_pods", "gauge", ()),
     ("vramcast_nodes", "gauge", ("kind",)),
+    ("vramcast_overpromised_gpus", "gauge", ()),
     ("vramcast_untainted_sharing_nodes", "gauge", ()),
     ("vramcast_misplaced_pods", "gauge", ()),
     ("vramcast_gpu_memory_bytes", "gauge", ("product", "kind")),

@@ -10,8 +10,8 @@ import pytest
 
 from tests.api.client import Client
 from tests.fakes import new_fake_service, pod_manifest, shared_pod, sharing_node, whole_node
-from vramcast.names import PodUid
-from vramcast.placement.changes import NodeSeen, PodGone, PodSeen
+from vramcast.names import NodeName, PodUid
+from vramcast.placement.changes import NodeSeen, PodGone, PodSeen, UnmanagedSeen
 from vramcast.task.pod import Pod, to_record
 
 GPU = {"nvidia.com/gpu": "1"}
@@ -63,3 +63,18 @@ def test_a_sharing_pod_on_a_node_that_no_longer_shares_is_misplaced(client: Clie
     see(client, shared_pod("left"), "whole")
     assert [pod["pod"] for pod in node_state(client, "whole")["misplaced_pods"]] == ["default/left"]
     assert client.metric("vramcast_misplaced_pods") == 1
+
+
+def test_a_gpu_with_more_promised_than_it_has_is_counted(client: Client) -> None:
+    """vramcast never binds this way. Another scheduler may, with vramcast's annotations."""
+    written = {"gpu-indices": "1", "reserved-memory": "30Gi"}
+    see(client, shared_pod("first", "30Gi", **written), "open")
+    assert client.metric("vramcast_overpromised_gpus") == 0
+    # Room that is only held, or in use by nobody's promise, is not promised.
+    client.feasible(shared_pod("held", "8Gi"), ["open"])
+    client.service.apply([UnmanagedSeen(NodeName("open"), (0, 20_000))])
+    assert client.metric("vramcast_overpromised_gpus") == 0
+    see(client, shared_pod("second", "30Gi", **written), "open")
+    assert client.metric("vramcast_overpromised_gpus") == 1
+    client.service.apply([PodGone(PodUid("uid-first"))])
+    assert client.metric("vramcast_overpromised_gpus") == 0

@@ -176,6 +176,12 @@ class StateCollector(Collector):
         return nodes, size
 
     def _sharing(self) -> Iterable[Metric]:
+        shared = self._ledger.board.tables.get(SHARED_GPU)
+        yield GaugeMetricFamily(
+            "vramcast_overpromised_gpus",
+            "Shared GPUs with more memory promised than they have",
+            value=shared.overpromised() if shared is not None else 0,
+        )
         nodes = self._ledger.nodes
         untainted = sum(node.sharing and not node.tainted for node in nodes.values())
         misplaced = sum(

@@ -156,6 +156,11 @@ class PoolTable:
         fits &= ~self.mixed[:nodes]
         return Sweep(needs_mib, fits, spare)
 
+    def overpromised(self) -> int:
+        """How many GPUs have more promised than they have. Holds and unmanaged memory are no promises."""
+        room = (self._packed >> _INDEX_BITS) + self.held + self.unmanaged
+        return int(np.count_nonzero((room < 0) & (self.size > 0)))
+
     def fits_with(self, relief_mib: Mibs, needs_mib: Mibs, count: int) -> Bools:
         """Which nodes would fit if `relief_mib` (gpus, nodes) were free? Used to tell reasons apart."""
         nodes = len(needs_mib)
