@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Any
 
 import httpx
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, Page, Route, expect
 
 from tests.browser.conftest import Stage, watched
-from tests.controlplane import PATIENCE_SECONDS, free_port
+from tests.controlplane import PATIENCE_SECONDS, eventually, free_port
 from vramcast.task.quantity import human_mib
 
 VIEWS = ("cluster", "pods", "forecast", "accuracy")
@@ -179,6 +180,38 @@ def test_the_page_says_that_the_service_is_away_and_goes_on_when_it_is_back(brow
     expect(page.locator("#live")).to_contain_text("live")
     context.close()
     own.stop()
+
+
+def test_over_a_slow_link_one_request_is_under_way_at_a_time_and_the_next_waits_longer(page: Page) -> None:
+    slow: list[Route] = []
+
+    def hold(route: Route) -> None:
+        slow.append(route)
+
+    page.clock.install()
+    page.route("**/cluster?*", hold)
+    page.goto("/")
+    page.wait_for_function("() => document.querySelector('#live')")
+    _until(page, lambda: len(slow) == 1)
+    page.clock.run_for(20_000)
+    assert len(slow) == 1, "it asks again although the first answer is not there"
+    slow[0].continue_()
+    expect(page.locator("#live")).to_contain_text("live")
+    page.clock.run_for(5_000)
+    assert len(slow) == 1, "it asks every second although an answer takes 20"
+    page.clock.run_for(60_000)
+    _until(page, lambda: len(slow) == 2)
+    slow[1].continue_()
+
+
+def _until(page: Page, condition: Callable[[], bool]) -> None:
+    """Requests are seen only while the page is asked something."""
+
+    def met() -> bool:
+        page.evaluate("0")
+        return condition()
+
+    eventually(met, what="the page to ask")
 
 
 def test_docs_work_without_another_host(browser: Browser, stage: Stage) -> None:
