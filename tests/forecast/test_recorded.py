@@ -138,6 +138,61 @@ def test_a_recorded_optimizer_is_the_jobs_own() -> None:
     assert own.median_bytes == open_slot.median_bytes
 
 
+LOOP = {"loop": "my_train:make", "optimizer": "adamw", "family": "mlp", "task": "training"}
+
+
+def loop_text(info: dict[str, str] | None = None) -> str:
+    """A loop without arguments: one point, and an update of its own."""
+    tape = with_update(tape_of(model_at({B: 4, L: 512})), Optimizer.ADAMW)
+    return encode(solve([({}, tape)], info={**LOOP, **(info or {})}))
+
+
+def test_a_loop_without_variables_is_forecast_as_it_was_recorded() -> None:
+    found = forecast(loop_text())
+    replayed = peaks(with_update(tape_of(model_at({B: 4, L: 512})), Optimizer.ADAMW))
+    assert found.median_bytes == replayed.reserved_bytes + size_of(found, "CUDA context")
+    assert found.assumptions == ("the steps of my_train:make, as recorded",)
+    assert not any(part.because.endswith("for ") for part in found.parts)
+    assert forecast(loop_text(), optimizer="adamw").median_bytes == found.median_bytes
+    assert forecast(loop_text({"batch-size": "4"}), batch_size="4").median_bytes == found.median_bytes
+
+
+def test_a_loop_on_several_gpus_has_gradient_buckets() -> None:
+    alone, together = forecast(loop_text()), forecast(loop_text(), data_parallel_size="4")
+    assert size_of(together, "library workspaces") > size_of(alone, "library workspaces")
+
+
+@pytest.mark.parametrize(
+    ("annotations", "message"),
+    [
+        ({"batch_size": "8"}, "batch-size: '8' is not valid: .* my_train:make, which does not vary it: leave it out"),
+        ({"sequence_length": "8"}, "sequence-length: '8' is not valid: .*which does not vary it"),
+        ({"lora_rank": "8"}, "lora-rank: '8' is not valid: .*which does not vary it"),
+        ({"precision": "bf16"}, "precision: 'bf16' is not valid: .* my_train:make, which decides it: leave it out"),
+        ({"gradient_checkpointing": "true"}, "gradient-checkpointing: 'true' is not valid: .*which decides it"),
+        ({"gradient_accumulation": "4"}, "gradient-accumulation: '4' is not valid: .*which decides it"),
+        ({"optimizer": "sgd"}, "optimizer: 'sgd' is not valid: the profile was recorded with adamw"),
+        ({"zero_stage": "2", "data_parallel_size": "4"}, "zero-stage: '2' is not valid: .*which decides it"),
+        ({"offload": "optimizer"}, "offload: 'optimizer' is not valid: .*which decides it"),
+    ],
+)
+def test_what_a_loop_decides_cannot_be_said_otherwise(annotations: dict[str, str], message: str) -> None:
+    with pytest.raises(InvalidTask, match=message):
+        forecast(loop_text(), **annotations)
+
+
+def test_a_loop_that_was_recorded_at_one_batch_says_which() -> None:
+    with pytest.raises(InvalidTask, match="batch-size: '8' is not valid: the profile was recorded with 4 only"):
+        forecast(loop_text({"batch-size": "4"}), batch_size="8")
+
+
+def test_a_batch_that_nobody_said_is_the_recorded_one() -> None:
+    text = text_of({**INFO, "batch-size": "16"})
+    assert forecast(text).median_bytes == forecast(text, batch_size="16").median_bytes
+    assert "batch-size 16, as recorded" in forecast(text).assumptions
+    assert "batch-size 1" not in forecast(text).assumptions
+
+
 def test_a_damaged_recording_names_the_annotation() -> None:
     with pytest.raises(InvalidTask, match=r"vramcast.dev/profile: .* expected the output of `vramcast profile`"):
         forecast(TEXT[:-20])

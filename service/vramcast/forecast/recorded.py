@@ -31,7 +31,10 @@ _SCHEMES = {1: Scheme.ZERO_1, 2: Scheme.ZERO_2, 3: Scheme.ZERO_3}
 # Settings that a recording was made with, as its `info` and the annotations name them.
 _RECORDED = ("precision", "gradient-checkpointing", "attention", "kernels", "lora-targets", "quantization", "task",
              "optimizer", "gradient-accumulation")  # fmt: skip
-_ANNOTATIONS = {Variable.BATCH: "batch-size", Variable.LENGTH: "sequence-length", Variable.SIDE: "input-size",
+# A loop decides these too, whether or not its recording says how.
+_DECIDED_BY_LOOPS = (*_RECORDED, "zero-stage", "offload")
+_LOOP = "loop"  # in the `info` of a recorded loop: its name
+ANNOTATIONS = {Variable.BATCH: "batch-size", Variable.LENGTH: "sequence-length", Variable.SIDE: "input-size",
                 Variable.RANK: "lora-rank"}  # fmt: skip
 ROLE_NAMES = {
     Role.WEIGHT: "weights", Role.FROZEN: "frozen weights", Role.BUFFER: "buffers", Role.INPUT: "input",
@@ -162,7 +165,7 @@ def _room_bytes(product: Product, context_bytes: int) -> int | None:
 def _parts(found: Peaks, point: Point) -> Iterator[Part]:
     at_peak = f"at the peak, {found.moment}"
     for role, size_bytes in found.by_role.items():
-        depends = f", for {shown(point)}" if role in {Role.SAVED, Role.TEMPORARY, Role.INPUT} else ""
+        depends = f", for {shown(point)}" if point and role in {Role.SAVED, Role.TEMPORARY, Role.INPUT} else ""
         yield Part(ROLE_NAMES[role], size_bytes, f"recorded: {at_peak}{depends}")
     beyond = found.reserved_bytes - sum(found.by_role.values())
     why = f"blocks that are cached, or larger than their tensors, beyond {found.active_bytes / MIB:,.0f} MiB in use"
@@ -174,31 +177,43 @@ def _parts(found: Peaks, point: Point) -> Iterator[Part]:
 
 def _values(recording: Recording, task: Task) -> tuple[int, int | None, int | None, int | None]:
     """Batch, length, side and rank; what the task does not say is as it was recorded."""
-    given = {Variable.BATCH: task.batch_size, Variable.LENGTH: task.sequence_length,
+    given = {Variable.BATCH: _batch(recording, task), Variable.LENGTH: task.sequence_length,
              Variable.SIDE: _side(recording, task), Variable.RANK: task.lora_rank}  # fmt: skip
     for variable, said in given.items():
-        usual = _usual(recording, variable)
         if variable in recording.variables:
-            given[variable] = _inside(recording, variable, usual if said is None else said)
-        elif said not in {None, usual} and variable is not Variable.BATCH:
-            why = f"was recorded with {usual} only" if usual else "does not depend on it: leave it out"
-            _refuse(variable, said, f"the profile {why}")
-    if Variable.BATCH not in recording.variables:
-        _inside(recording, Variable.BATCH, task.batch_size)
-    return task.batch_size, given[Variable.LENGTH], given[Variable.SIDE], given[Variable.RANK]
+            given[variable] = _inside(recording, variable, _usual(recording, variable) if said is None else said)
+        elif said is not None:
+            _check_fixed(recording, variable, said)
+    batch = given[Variable.BATCH]
+    return batch or task.batch_size, given[Variable.LENGTH], given[Variable.SIDE], given[Variable.RANK]
+
+
+def _batch(recording: Recording, task: Task) -> int | None:
+    """None if nobody said one and the recording knows it."""
+    knows = Variable.BATCH not in recording.variables or _usual(recording, Variable.BATCH) is not None
+    return None if knows and _is_assumed(task, ANNOTATIONS[Variable.BATCH]) else task.batch_size
+
+
+def _check_fixed(recording: Recording, variable: Variable, said: int) -> None:
+    usual = _usual(recording, variable)
+    if said == usual:
+        return
+    if usual is not None:
+        why = f"was recorded with {usual} only"
+    elif _LOOP in recording.info:
+        why = f"is a recording of {recording.info[_LOOP]}, which does not vary it: leave it out"
+    else:
+        why = "does not depend on it: leave it out"
+    _refuse(variable, said, f"the profile {why}")
 
 
 def _usual(recording: Recording, variable: Variable) -> int | None:
     """The value that the recorded job had."""
-    text = recording.info.get(_ANNOTATIONS[variable], "").rpartition("x")[2]
+    text = recording.info.get(ANNOTATIONS[variable], "").rpartition("x")[2]
     return int(text) if text.isdecimal() and len(text) < 10 else None
 
 
 def _inside(recording: Recording, variable: Variable, value: int | None) -> int:
-    if variable not in recording.variables:
-        if value != _usual(recording, variable):
-            _refuse(variable, value, f"the profile was recorded with {_usual(recording, variable) or 'one value'} only")
-        return value or 0
     if value is None:
         _refuse(variable, "", "the profile depends on it: say what the job uses")
     low, high = recording.limits(variable)
@@ -217,7 +232,7 @@ def _side(recording: Recording, task: Task) -> int | None:
 
 def _refuse(variable: Variable, value: object, expected: str) -> None:
     advice = f"{expected}; or record it again with `vramcast profile`"
-    raise InvalidTask([FieldError(PREFIX + _ANNOTATIONS[variable], str(value), advice)])
+    raise InvalidTask([FieldError(PREFIX + ANNOTATIONS[variable], str(value), advice)])
 
 
 def _said(task: Task, name: str) -> str:
@@ -228,21 +243,35 @@ def _said(task: Task, name: str) -> str:
 
 
 def _refuse_contradictions(recording: Recording, task: Task) -> None:
+    names = _DECIDED_BY_LOOPS if _LOOP in recording.info else _RECORDED
     errors = [
-        FieldError(PREFIX + name, said, f"the profile was recorded with {recording.info[name]}: leave it out")
-        for name in _RECORDED
-        if name in recording.info and (said := _said(task, name)) != recording.info[name] and _was_said(task, name)
+        FieldError(PREFIX + name, said, f"the profile {why}: leave it out")
+        for name in names
+        if (why := _contradiction(recording, name, said := _said(task, name))) and _was_said(task, name)
     ]
     if errors:
         raise InvalidTask(errors)
 
 
+def _contradiction(recording: Recording, name: str, said: str) -> str:
+    recorded = recording.info.get(name)
+    if recorded is not None:
+        return f"was recorded with {recorded}" if said != recorded else ""
+    return f"is a recording of {recording.info[_LOOP]}, which decides it" if _LOOP in recording.info else ""
+
+
 def _was_said(task: Task, name: str) -> bool:
     """False for a default that nobody said, or that nobody may have said."""
     key, said = KEYS[name], _said(task, name)
+    if name == "lora-targets" and task.lora_rank is None:
+        return False
     if said in {key.default, _NOT_SAID}:
-        return key.told and f"{name} {said}" not in task.assumptions
+        return key.told and not _is_assumed(task, name)
     return True
+
+
+def _is_assumed(task: Task, name: str) -> bool:
+    return f"{name} {_said(task, name)}" in task.assumptions
 
 
 def _optimizer(recording: Recording, task: Task) -> Optimizer | None:
@@ -251,10 +280,15 @@ def _optimizer(recording: Recording, task: Task) -> Optimizer | None:
 
 def _assumptions(recording: Recording, task: Task) -> Iterator[str]:
     """The task's, less those that the recording knows; and what was taken from the recording."""
-    known = tuple(f"{name} " for name in _RECORDED if name in recording.info)
-    yield from (note for note in task.assumptions if not note.startswith(known or ("\0",)))
-    said = {Variable.LENGTH: task.sequence_length, Variable.SIDE: task.input_size, Variable.RANK: task.lora_rank}
+    loop = _LOOP in recording.info
+    names = _DECIDED_BY_LOOPS if loop else [name for name in _RECORDED if name in recording.info]
+    batch = _batch(recording, task)
+    known = tuple(f"{name} " for name in (*names, *([ANNOTATIONS[Variable.BATCH]] if batch is None else [])))
+    yield from (note for note in task.assumptions if not note.startswith(known))
+    if loop:
+        yield f"the steps of {recording.info[_LOOP]}, as recorded"
+    said = {Variable.BATCH: batch, Variable.LENGTH: task.sequence_length, Variable.SIDE: task.input_size,
+            Variable.RANK: task.lora_rank}  # fmt: skip
     for variable, value in said.items():
         if variable in recording.variables and value is None:
-            name = _ANNOTATIONS[variable]
-            yield f"{name} {_usual(recording, variable)}, as recorded"
+            yield f"{ANNOTATIONS[variable]} {_usual(recording, variable)}, as recorded"
