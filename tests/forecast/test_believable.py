@@ -8,7 +8,7 @@ import pytest
 
 from vramcast.forecast.catalog import builtin_catalog
 from vramcast.forecast.forecast import Forecast
-from vramcast.forecast.forecaster import CachingForecaster, PhysicsForecaster
+from vramcast.forecast.forecaster import CachingForecaster, PhysicsForecaster, described_network
 from vramcast.forecast.model import BUILTIN, choose_forecaster
 from vramcast.forecast.summary import summarize
 from vramcast.names import Product
@@ -30,7 +30,11 @@ def forecast(forecaster: CachingForecaster, **settings: str) -> Forecast:
 
 
 def parts(**settings: str) -> dict[str, str]:
-    return {part.name: part.because for part in forecast(PhysicsForecaster(0.05), **settings).parts}
+    """From the layers, also where the catalog has a recording."""
+    task = parse_task({PREFIX + name.replace("_", "-"): value for name, value in settings.items()})
+    assert task is not None
+    found = PhysicsForecaster(0.05).forecast_network(described_network(task).network, task, A100, 0.05)
+    return {part.name: part.because for part in found.parts}
 
 
 def test_a_linear_layer_three_times_as_wide_is_not_taken_for_attention() -> None:
@@ -55,7 +59,10 @@ def test_checkpointing_keeps_one_input_for_each_block(model: str, blocks: int) -
     assert f"the inputs of {blocks} blocks" in because
 
 
-_HELD = ("weights", "gradients", "adamw states", "sgd states", "adapters", "fp32 master weights")
+_HELD = (
+    "weights", "gradients", "adamw states", "sgd states", "adapters", "fp32 master weights", "frozen weights",
+    "optimizer states",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("batch", ["1", "4"])
@@ -66,3 +73,8 @@ def test_no_median_is_below_the_weights_gradients_and_states(model: str, precisi
     held = sum(part.size_bytes for part in run.parts if part.name in _HELD)
     assert run.bound_bytes >= run.median_bytes >= held
     assert sum(part.size_bytes for part in run.parts) == pytest.approx(run.median_bytes, rel=1e-6)
+
+
+def test_fp32_adamw_needs_sixteen_bytes_for_each_parameter() -> None:
+    run = forecast(learned(), model="mistralai/Mistral-7B-v0.1", precision="fp32", optimizer="adamw")
+    assert run.median_bytes >= 16 * 7_241_732_096

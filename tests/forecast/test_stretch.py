@@ -7,8 +7,11 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+from tests.forecast.recordings import B, L
 from tests.forecast.steps import Model, recorded
-from vramcast.forecast.stretch import FEWEST_BLOCKS, NotAlike, blocks_of, stretch
+from vramcast.forecast.recording import Span
+from vramcast.forecast.solving import points_for, solve
+from vramcast.forecast.stretch import FEWEST_BLOCKS, NotAlike, blocks_of, stretch, stretch_recording
 from vramcast.forecast.tape import Mark, Moment, Role, Tape
 
 
@@ -155,3 +158,28 @@ def test_what_the_first_block_leaves_behind_its_backward_is_freed_once(checkpoin
     assert stretched.events.tolist() == many.events.tolist()
     assert stretched.sizes.tolist() == many.sizes.tolist()
     assert stretched.marks == many.marks
+
+
+def test_a_stretched_recording_is_the_recording_of_the_deeper_network() -> None:
+    def model(blocks: int, tokens: int) -> Model:
+        return Model(units=blocks, steps=3, hidden_bytes=2048 * tokens, inner_bytes=8192 * tokens)
+
+    points = points_for({B: Span(2, 8), L: Span(128, 4096)})
+    few = solve([(point, recorded(model(FEWEST_BLOCKS, point[B] * point[L]))) for point in points])
+    deeper = stretch_recording(few, 9)
+    assert same(deeper.at({B: 6, L: 700}).tape, recorded(model(9, 6 * 700)))
+
+
+def test_a_recording_of_blocks_that_differ_is_refused() -> None:
+    tapes = [({B: batch}, network(5, odd_block=2)) for batch in (2, 3, 5)]
+    with pytest.raises(NotAlike):
+        stretch_recording(solve(tapes), 8)
+
+
+def test_a_single_point_whose_blocks_differ_is_left_out() -> None:
+    tapes = [({B: batch}, network(5)) for batch in (3, 5, 7)]
+    both = solve([*tapes, ({B: 2}, network(6, odd_block=2))])
+    assert len(both.pieces) == 2
+    assert len(stretch_recording(both, 8).pieces) == 1
+    with pytest.raises(NotAlike, match="no two recorded points"):
+        stretch_recording(solve([({B: 2}, network(5, odd_block=2))]), 8)

@@ -68,6 +68,28 @@ def parse_shard(text: str) -> tuple[int, int]:
     return int(number) - 1, int(count)
 
 
+def run_record(out: Path, search: str, shard: str, *, again: bool) -> None:
+    """Records the language models whose names contain the words. Continues where an interrupted call stopped."""
+    # Imported here, because torch and the model libraries are an extra.
+    from vramcast.profile.recording_models import jobs_of, record_models  # noqa: PLC0415
+    from vramcast.profile.sources import all_sources  # noqa: PLC0415
+    from vramcast.train.progress import Progress  # noqa: PLC0415
+
+    at, count = parse_shard(shard)
+    progress = Progress()
+    words = search.lower().split()
+    jobs = jobs_of(all_sources())
+    chosen = [job for job in jobs if all(word in job.source.name.lower() for word in words)]
+    mine = list(islice(chosen, at, None, count))
+    made = record_models(out, jobs, progress.over(mine, "recording"), progress.say, again=again)
+    progress.say(
+        f"{out} has {made.recordings} recordings of {made.models} models; {made.missing} are not made yet, "
+        f"{len(made.failed)} cannot be"
+    )
+    if made.failed:
+        progress.say(f"why is in {out.with_suffix('.parts')}: {', '.join(made.failed)}")
+
+
 def run_build(out: Path, search: str, shard: str, *, again: bool) -> None:
     """Traces the models whose names contain the words. Continues where an interrupted call stopped."""
     # Imported here, because torch and the model libraries are an extra.

@@ -141,8 +141,13 @@ def catalog(
     build: Annotated[
         Path | None, typer.Option(metavar="OUT", help="Trace the models that OUT lacks and add them (extra: catalog).")
     ] = None,
-    again: Annotated[bool, typer.Option("--again", help="With --build: also trace what OUT already has.")] = False,
-    shard: Annotated[str, typer.Option(metavar="I/N", help="With --build: trace only part I of N.")] = "1/1",
+    record: Annotated[
+        Path | None, typer.Option(metavar="OUT", help="Record the language models that OUT lacks (extra: catalog).")
+    ] = None,
+    again: Annotated[
+        bool, typer.Option("--again", help="With --build or --record: also make what OUT already has.")
+    ] = False,
+    shard: Annotated[str, typer.Option(metavar="I/N", help="With --build or --record: only part I of N.")] = "1/1",
     output: Output = "table",
 ) -> None:
     """List the models that a pod can name in [bold]vramcast.dev/model[/bold].
@@ -150,12 +155,15 @@ def catalog(
     [dim]vramcast catalog[/dim]
     [dim]vramcast catalog "hf/ qwen2.5"[/dim]
     [dim]vramcast catalog --build model_artifacts/catalog.bin[/dim]
+    [dim]vramcast catalog --record model_artifacts/recordings.bin "llama-3"[/dim]
     """
-    from vramcast.cli.catalog import run_build, run_catalog
+    from vramcast.cli.catalog import run_build, run_catalog, run_record
 
     if build is not None:
         run_build(build, search, shard, again=again)
-    else:
+    if record is not None:
+        run_record(record, search, shard, again=again)
+    if build is None and record is None:
         run_catalog(search, output)
 
 

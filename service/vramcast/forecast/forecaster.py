@@ -14,8 +14,9 @@ from vramcast.forecast.catalog import Catalog, CatalogUnusable, builtin_catalog
 from vramcast.forecast.description import Description, decode_profile
 from vramcast.forecast.forecast import UNADJUSTED, Adjustment, Forecast, Part, Source
 from vramcast.forecast.latents import shown_size
+from vramcast.forecast.named import NoSteps, Steps, steps_of
 from vramcast.forecast.physics import bound_factor
-from vramcast.forecast.recorded import forecast_recording, is_recording
+from vramcast.forecast.recorded import forecast_recording
 from vramcast.forecast.summary import MATCH_MARGIN, catalog_match, layers_of
 from vramcast.hardware.products import PRODUCTS, calibration_note
 from vramcast.names import Product
@@ -58,8 +59,16 @@ class CachingForecaster(ABC):
             return _given(task.gpu_memory_mib * MIB, product, risk)
         if product not in PRODUCTS and (note := calibration_note(product)) is not None:
             task = replace(task, assumptions=(*task.assumptions, note))
-        if task.level is Level.PROFILE and task.profile is not None and is_recording(task.profile):
-            return forecast_recording(task.profile, task, product, risk)
+        steps = steps_of(task)
+        if isinstance(steps, Steps):
+            try:
+                return forecast_recording(steps.key, steps.task, product, risk)
+            except InvalidTask as error:
+                if task.level is Level.PROFILE:
+                    raise
+                steps = NoSteps(f"forecast from the layers: {error.errors[0].expected}")
+        if steps.why:
+            task = replace(task, assumptions=(*task.assumptions, steps.why))
         described = described_network(task)
         if notes := (*described.assumptions, *_without_effect(task), *_with_masters(task)):
             task = replace(task, assumptions=(*task.assumptions, *notes))

@@ -14,6 +14,7 @@ from vramcast.forecast.peaks import AllocatorSettings, Peaks, peaks
 from vramcast.forecast.physics import bound_factor, context_part
 from vramcast.forecast.rank_view import Plan, Scheme
 from vramcast.forecast.recording import Recording
+from vramcast.forecast.recordings import builtin_recordings
 from vramcast.forecast.sharding import shard
 from vramcast.forecast.sizes import Point, Variable, shown
 from vramcast.forecast.storage import MARK, decode
@@ -60,15 +61,20 @@ def decode_recording(text: str) -> Recording:
         raise InvalidTask([FieldError(f"{PREFIX}profile", text, expected)]) from error
 
 
+def load_recording(key: str) -> Recording:
+    """By a profile's text, or by the key of a recording in the catalog. Raises InvalidTask."""
+    return decode_recording(key) if is_recording(key) else builtin_recordings().read(key)
+
+
 def clear_caches() -> None:
     """For benchmarks that measure an uncached forecast."""
     _measured.cache_clear()
 
 
-def forecast_recording(text: str, task: Task, product: Product, risk: float) -> Forecast:
+def forecast_recording(key: str, task: Task, product: Product, risk: float) -> Forecast:
     """Raises InvalidTask where the task contradicts the recording, or asks for what it does not answer."""
-    recording = decode_recording(text)
-    run = _run(recording, text, task)
+    recording = load_recording(key)
+    run = _run(recording, key, task)
     found, notes = _measured(run, None)
     context = context_part(product, cudnn="cudnn" in recording.info, norms="norms" in recording.info)
     room = _room_bytes(product, context.size_bytes)
@@ -91,10 +97,10 @@ def forecast_recording(text: str, task: Task, product: Product, risk: float) -> 
     )
 
 
-def task_tape(text: str, task: Task) -> Tape:
+def task_tape(key: str, task: Task) -> Tape:
     """The steps of the task, for a picture of them. Raises InvalidTask."""
-    recording = decode_recording(text)
-    run = _run(recording, text, task)
+    recording = load_recording(key)
+    run = _run(recording, key, task)
     return _transformed(recording.at(run.point(recording)).tape, run, recording)[0]
 
 
@@ -102,11 +108,12 @@ def task_tape(text: str, task: Task) -> Tape:
 class _Run:
     """All that the replay depends on. The same for every product and risk, so its result is cached."""
 
-    text: str
+    key: str
     batch: int
     length: int | None
     side: int | None
     rank: int | None
+    cast: bool  # the weights have 16 bits
     optimizer: Optimizer | None  # None: it is in the recording
     accumulation: int
     zero_stage: int
@@ -120,28 +127,31 @@ class _Run:
         return {variable: values[variable] or 0 for variable in recording.variables}
 
 
-def _run(recording: Recording, text: str, task: Task) -> _Run:
+def _run(recording: Recording, key: str, task: Task) -> _Run:
     _refuse_contradictions(recording, task)
-    return _Run(text, *_values(recording, task), _optimizer(recording, task), task.gradient_accumulation,
+    cast = recording.info.get("precision", task.precision) in _CAST
+    return _Run(key, *_values(recording, task), cast, _optimizer(recording, task), task.gradient_accumulation,
                 task.zero_stage, task.data_parallel_size, task.offload, task.allocator)  # fmt: skip
 
 
 @lru_cache(maxsize=4096)
 def _measured(run: _Run, capacity_bytes: int | None) -> tuple[Peaks, tuple[str, ...]]:
-    recording = decode_recording(run.text)
+    recording = load_recording(run.key)
     try:
         answer = recording.at(run.point(recording))
         tape, notes = _transformed(answer.tape, run, recording)
         expandable = run.allocator is Allocator.EXPANDABLE_SEGMENTS
         return peaks(tape, AllocatorSettings(capacity_bytes, expandable)), (*answer.notes, *notes)
     except InvalidInput as error:
-        raise InvalidTask([FieldError(f"{PREFIX}profile", run.text, str(error))]) from error
+        raise InvalidTask(
+            [FieldError(f"{PREFIX}{'profile' if is_recording(run.key) else 'model'}", run.key, str(error))]
+        ) from error
 
 
 def _transformed(tape: Tape, run: _Run, recording: Recording) -> tuple[Tape, tuple[str, ...]]:
     """The tape with the task's accumulation, sharding and optimizer."""
     notes: tuple[str, ...] = ()
-    element_bytes = 2 if recording.info.get("precision") in _CAST and run.rank is None else 4
+    element_bytes = 2 if run.cast and run.rank is None else 4
     if run.accumulation > 1 and "gradient-accumulation" not in recording.info:
         tape = accumulated(tape, run.accumulation)
     if run.zero_stage or run.ranks > 1:

@@ -7,8 +7,9 @@ from itertools import pairwise
 
 import numpy as np
 
+from vramcast.forecast.named import NoSteps, steps_of
 from vramcast.forecast.peaks import AllocatorSettings, memory_curve
-from vramcast.forecast.recorded import ROLE_NAMES, is_recording, task_tape
+from vramcast.forecast.recorded import ROLE_NAMES, task_tape
 from vramcast.forecast.tape import Moment, Role
 from vramcast.task.task import Task
 from vramcast.task.vocabulary import Allocator
@@ -36,9 +37,10 @@ class StepCurve:
 
 def step_curve(task: Task) -> StepCurve | None:
     """None: the task is not described by a recording. Raises InvalidTask."""
-    if task.profile is None or not is_recording(task.profile):
+    steps = steps_of(task)
+    if isinstance(steps, NoSteps):
         return None
-    tape = task_tape(task.profile, task)
+    tape = task_tape(steps.key, steps.task)
     expandable = task.allocator is Allocator.EXPANDABLE_SEGMENTS
     curve = memory_curve(tape, AllocatorSettings(expandable_segments=expandable))
     total = len(curve.active_bytes)

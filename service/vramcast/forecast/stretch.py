@@ -11,12 +11,13 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
 
 from vramcast.errors import InvalidInput
+from vramcast.forecast.recording import Piece, Recording
 from vramcast.forecast.tape import Mark, Moment, Tape
 
 # The first and the last block have neighbours of another kind, and two in between are compared with each other.
@@ -60,6 +61,29 @@ def stretch(tape: Tape, blocks: int) -> Tape:
     if known < FEWEST_BLOCKS or blocks < known:
         raise NotAlike(f"a tape of {known} blocks cannot be stretched to {blocks}: record at least {FEWEST_BLOCKS}")
     return _Stretching(tape, blocks - known).result()
+
+
+def stretch_recording(recording: Recording, blocks: int) -> Recording:
+    """The recording of the deeper network. Raises NotAlike.
+
+    A piece that answers a single point and cannot be stretched is left out: a wider one answers that point.
+    """
+    pieces: list[Piece] = []
+    for piece in recording.pieces:
+        try:
+            pieces.append(_stretch_piece(piece, blocks))
+        except NotAlike:
+            if any(span.low < span.high for span in piece.spans.values()):
+                raise
+    if not pieces:
+        raise NotAlike("no two recorded points have alike blocks")
+    return replace(recording, pieces=tuple(pieces))
+
+
+def _stretch_piece(piece: Piece, blocks: int) -> Piece:
+    """With classes in place of sizes, blocks are alike only if their sizes are the same polynomials."""
+    deeper = stretch(piece.template.resized(piece.classes.astype(np.int64)), blocks)
+    return replace(piece, template=deeper, classes=deeper.sizes.astype(np.uint16))
 
 
 class _Stretching:

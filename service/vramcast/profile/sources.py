@@ -11,6 +11,16 @@ from vramcast.profile.inputs import Inputs
 
 
 @dataclass(frozen=True, slots=True)
+class Depth:
+    """A language model's repeated blocks. `make` builds the network with any number of them."""
+
+    blocks: int
+    make: Callable[[int], nn.Module]
+    longest: int  # tokens that its positions allow, or that its attention reaches
+    alike: bool = True  # False: blocks of several kinds alternate
+
+
+@dataclass(frozen=True, slots=True)
 class ModelSource:
     """`base` is an image side or a number of tokens. `make` takes the size, which most networks ignore."""
 
@@ -23,6 +33,7 @@ class ModelSource:
     remake: bool = False  # must be rebuilt for another size
     real: bool = False  # the forward pass depends on values, so it is traced on the CPU
     power: int = 2  # an input grows with this power of its size; tokens always with the first
+    depth: Depth | None = None  # of a language model whose steps can be recorded
     also: tuple[str, ...] = ()  # names of models that have the same network, without the source
 
     def growth(self, size: int) -> float:

@@ -82,6 +82,22 @@ def record_network(build: Build, inputs: Inputs, settings: RunSettings, info: Ma
         return network.record({name: span for name, span in spans.items() if name is not Variable.SIDE}, info)
 
 
+def record_language_model(
+    build: Build, lengths: Span, longest: int, settings: RunSettings, info: Mapping[str, str]
+) -> Recording:
+    """Recorded at the lengths of the span; answers 1 to `longest` tokens. Raises Unrecordable."""
+    spans = {Variable.BATCH: Span(2, 8), Variable.LENGTH: lengths}
+    if settings.lora_rank is not None:
+        spans[Variable.RANK] = Span(1, settings.lora_rank)
+    network = _Network(build, Inputs(sequence_length=lengths.high), settings)
+    return network.record(spans, info, {Variable.LENGTH: Span(1, longest)})
+
+
+def tape_at(build: Build, settings: RunSettings, point: Point) -> Tape:
+    """A language model's steps at one point. Raises Unrecordable."""
+    return _Network(build, Inputs(sequence_length=point[Variable.LENGTH]), settings).tape(point)
+
+
 class _Network:
     def __init__(self, build: Build, inputs: Inputs, settings: RunSettings) -> None:
         self._build, self._inputs, self._settings = build, inputs, settings
@@ -89,16 +105,18 @@ class _Network:
         with explained(), torch.device("meta"):
             self._example = build()
 
-    def record(self, spans: Mapping[Variable, Span], info: Mapping[str, str]) -> Recording:
-        recorded: list[Recorded] = [(point, self._tape(point)) for point in points_for(spans)]
-        limits: dict[Variable, Span] = {
+    def record(
+        self, spans: Mapping[Variable, Span], info: Mapping[str, str], limits: Mapping[Variable, Span] | None = None
+    ) -> Recording:
+        recorded: list[Recorded] = [(point, self.tape(point)) for point in points_for(spans)]
+        twice: dict[Variable, Span] = {
             variable: Span(span.low, _BEYOND * span.high, span.step)
             for variable, span in spans.items()
             if variable in (Variable.LENGTH, Variable.SIDE)
         }
-        return solve(recorded, limits, info)
+        return solve(recorded, twice if limits is None else limits, info)
 
-    def _tape(self, point: Point) -> Tape:
+    def tape(self, point: Point) -> Tape:
         there = inputs_at(self._inputs, point)
         settings = replace(self._settings, lora_rank=point.get(Variable.RANK))
 

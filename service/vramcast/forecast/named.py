@@ -1,0 +1,80 @@
+"""Which recording describes a task: its own profile, or one of the catalog's if it names a model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import structlog
+
+from vramcast.forecast.catalog import CatalogUnusable, Line, builtin_catalog
+from vramcast.forecast.features import unfamiliar_settings
+from vramcast.forecast.recorded import is_recording
+from vramcast.forecast.recordings import Recordings, RecordingsUnusable, builtin_recordings, key_of
+from vramcast.forecast.sizes import Variable
+from vramcast.forecast.variants import shown_settings, variant_of
+from vramcast.task.task import Task
+from vramcast.task.vocabulary import Level
+
+# Plain fp32 training is what the learned correction knows. Of a larger network it cannot have seen a run: weights,
+# gradients and Adam's states would not have fitted the 40 GB of the measured GPUs.
+_MEASURED_PARAMETERS = 2_500_000_000
+_CLOSER = "`vramcast profile` records the job's own steps, which is closer"
+
+log = structlog.get_logger("vramcast")
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """`key` is what `recorded.py` finds the recording by; the task is complete."""
+
+    key: str
+    task: Task
+
+
+@dataclass(frozen=True, slots=True)
+class NoSteps:
+    """`why` is told with the forecast; empty where recordings are not needed."""
+
+    why: str = ""
+
+
+def steps_of(task: Task) -> Steps | NoSteps:
+    """Never raises: a name that the catalog lacks is for the next level to refuse."""
+    if task.level is Level.PROFILE and task.profile is not None and is_recording(task.profile):
+        return Steps(task.profile, task)
+    if task.level is not Level.NAME or task.model is None:
+        return NoSteps()
+    try:
+        line = builtin_catalog().find(task.model)
+    except CatalogUnusable:
+        line = None
+    return NoSteps() if line is None else named_steps(line, task, builtin_recordings())
+
+
+def named_steps(line: Line, task: Task, recordings: Recordings) -> Steps | NoSteps:
+    """Plain fp32 training of a network of the measured sizes needs no recording."""
+    if not unfamiliar_settings(task) and (line.sequence_length is None or line.parameters < _MEASURED_PARAMETERS):
+        return NoSteps()
+    if not recordings.has_model(line.name):
+        return NoSteps(f"forecast from the layers of {line.name}, whose steps are not in the catalog; {_CLOSER}")
+    variant = variant_of(task)
+    key = key_of(line.name, variant or "")
+    if variant is None or key not in recordings:
+        return NoSteps(
+            f"forecast from the layers of {line.name}, whose steps were not recorded with {shown_settings(task)}; "
+            f"{_CLOSER}"
+        )
+    complete = task
+    if task.sequence_length is None and line.sequence_length is not None:
+        assumptions = (*task.assumptions, f"sequence-length {line.sequence_length}")
+        complete = replace(task, sequence_length=line.sequence_length, assumptions=assumptions)
+    try:
+        low, high = recordings.read(key).limits(Variable.LENGTH)
+    except RecordingsUnusable as error:
+        log.warning("a recording of the catalog cannot be read, and the layers are used", reason=str(error))
+        return NoSteps(f"forecast from the layers of {line.name}: {error}")
+    if not low <= (complete.sequence_length or 0) <= high:
+        return NoSteps(
+            f"forecast from the layers of {line.name}, whose steps were recorded for {low} to {high} tokens; {_CLOSER}"
+        )
+    return Steps(key, complete)

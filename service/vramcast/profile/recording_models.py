@@ -1,0 +1,190 @@
+"""Records the catalog's language models in every variant, and collects the recordings in one file.
+
+Recording costs time per block, so a few blocks are recorded and stretched to the model's depth. A deeper network is
+recorded at one point to show that stretching gives its very tape. Where it does not, all blocks are recorded.
+
+Each recording is a file of its own as soon as it is made, so an interrupted call can resume and several processes can
+share the work.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+import transformers
+
+from vramcast.errors import InvalidInput
+from vramcast.forecast.recording import Recording, Span
+from vramcast.forecast.recordings import key_of, read_recordings, write_recordings
+from vramcast.forecast.sizes import Point, Variable
+from vramcast.forecast.storage import pack, unpack
+from vramcast.forecast.stretch import FEWEST_BLOCKS, NotAlike, stretch, stretch_recording
+from vramcast.forecast.tape import Tape
+from vramcast.forecast.variants import VARIANTS
+from vramcast.profile.profiling import family, quiet
+from vramcast.profile.recording.errors import explained
+from vramcast.profile.recording.network import Build, record_language_model, settings_of, tape_at
+from vramcast.profile.recording.settings import RunSettings
+from vramcast.profile.sources import Depth, ModelSource
+from vramcast.task.task import parse_task
+from vramcast.task.vocabulary import PREFIX
+
+Say = Callable[[str], None]
+_FAILED = ".failed"
+# Longer ones follow from the polynomials.
+_LONGEST_RECORDED = 8192
+_SHORTEST_RECORDED = 128
+# Kinds of blocks alternate with a period of up to six.
+_BLOCKS_TO_COMPARE = FEWEST_BLOCKS + 3
+_COMPARED_AT: Point = {Variable.BATCH: 3, Variable.LENGTH: 256}
+_COMPARED_RANK = 5
+# Names of models, or of families, that people run most; the others follow in the catalog's order.
+_POPULAR = (
+    "Llama-3.1-8B", "Mistral-7B-v0.1", "Llama-3.2-1B", "Qwen2.5-7B", "Llama-2-7b-hf", "Qwen3-8B", "Llama-3.2-3B",
+    "Mistral-7B-v0.3", "Qwen2.5-0.5B", "Llama-3.1-70B", "TinyLlama-1.1B", "gpt2", "Qwen2.5-1.5B", "Qwen2.5-3B",
+    "Qwen2.5-14B", "Qwen2.5-32B", "Qwen3-0.6B", "Qwen3-4B", "Qwen3-14B", "Qwen3-32B", "phi-2",
+    "Phi-3-mini-4k-instruct", "phi-4", "gemma-2-2b", "gemma-2-9b", "gemma-3-1b-pt", "Llama-2-13b-hf",
+    "Llama-2-70b-hf", "Qwen2.5-72B", "bert-base-uncased", "roberta-base", "SmolLM2-135M", "SmolLM2-1.7B",
+    "Mixtral-8x7B-v0.1", "Qwen3-30B-A3B", "Mistral-7B-v0.2", "pythia-1b", "pythia-6.9b", "opt-125m", "opt-6.7b",
+    "falcon-7b", "gpt2-medium", "gpt2-large", "gpt2-xl",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    source: ModelSource
+    depth: Depth
+    variant: str
+
+    @property
+    def key(self) -> str:
+        return key_of(self.source.name, self.variant)
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """What a call left: recordings in the file, those still to make, and those that cannot be made."""
+
+    recordings: int
+    models: int
+    missing: int
+    failed: tuple[str, ...]
+
+
+def jobs_of(sources: Iterable[ModelSource]) -> list[Job]:
+    """The popular models first."""
+    order = {f"hf/{name}": place for place, name in enumerate(_POPULAR)}
+    known = [(source, source.depth) for source in sources if source.depth is not None]
+    known.sort(key=lambda pair: order.get(pair[0].name, len(order)))
+    return [Job(source, depth, variant) for source, depth in known for variant in VARIANTS]
+
+
+def record_models(out: Path, jobs: Sequence[Job], work: Iterable[Job], say: Say, *, again: bool = False) -> Made:
+    """Records the jobs in `work` that neither the file nor a part has; `again`: all of them."""
+    parts = _Parts(out.with_suffix(".parts"), out)
+    for job in work:
+        if again or not parts.has(job):
+            parts.make(job, say)
+    packed = {job.key: blob for job in jobs if (blob := parts.packed(job)) is not None}
+    if packed:
+        half = out.with_suffix(f".{os.getpid()}")
+        write_recordings(half, packed)
+        half.replace(out)
+    failed = tuple(job.key for job in jobs if job.key not in packed and parts.failed(job))
+    models = {job.source.name for job in jobs if job.key in packed}
+    return Made(len(packed), len(models), len(jobs) - len(packed) - len(failed), failed)
+
+
+class _Parts:
+    """Each recording: a file of its own, or else what the file that is to be replaced has."""
+
+    def __init__(self, folder: Path, out: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self._folder = folder
+        self._known = read_recordings(out) if out.exists() else None
+
+    def has(self, job: Job) -> bool:
+        return self._path(job).exists() or self.failed(job) or (self._known is not None and job.key in self._known)
+
+    def failed(self, job: Job) -> bool:
+        return self._path(job).with_suffix(_FAILED).exists()
+
+    def make(self, job: Job, say: Say) -> None:
+        path = self._path(job)
+        try:
+            blob = pack(record_variant(job.depth, job.variant, job.source.name))
+            unpack(blob)  # what is too large to be read is of no use
+        except InvalidInput as error:
+            first = str(error).split("\n", maxsplit=1)[0]
+            say(f"skipping {job.key}: {first}")
+            path.with_suffix(_FAILED).write_text(first)
+            return
+        half = path.with_suffix(f".{os.getpid()}")
+        half.write_bytes(blob)
+        half.replace(path)
+        path.with_suffix(_FAILED).unlink(missing_ok=True)
+
+    def packed(self, job: Job) -> bytes | None:
+        path = self._path(job)
+        if path.exists():
+            return path.read_bytes()
+        return self._known.packed(job.key) if self._known is not None and job.key in self._known else None
+
+    def _path(self, job: Job) -> Path:
+        return self._folder / f"{job.key.replace('/', '@').replace(' ', '_')}~.bin"
+
+
+def record_variant(depth: Depth, variant: str, name: str) -> Recording:
+    """Raises Unrecordable, and InvalidInput for a recording that is too large."""
+    settings = settings_of_variant(variant)
+    lengths = Span(min(_SHORTEST_RECORDED, depth.longest), min(_LONGEST_RECORDED, depth.longest))
+
+    def record(blocks: int) -> Recording:
+        build = _builder(depth, blocks)
+        return record_language_model(build, lengths, depth.longest, settings, _info(build, name))
+
+    with quiet():
+        if _can_be_stretched(depth, settings):
+            try:
+                return stretch_recording(record(FEWEST_BLOCKS), depth.blocks)
+            except NotAlike:
+                pass
+        return record(depth.blocks)
+
+
+def settings_of_variant(variant: str) -> RunSettings:
+    task = parse_task({PREFIX + name: value for name, value in {"model": "any", **VARIANTS[variant]}.items()})
+    assert task is not None  # noqa: S101 - there are annotations
+    return settings_of(task)
+
+
+def _can_be_stretched(depth: Depth, settings: RunSettings) -> bool:
+    """Inference keeps keys and values of all blocks, and frees them block by block in the next pass."""
+    if not depth.alike or settings.inference or depth.blocks <= _BLOCKS_TO_COMPARE:
+        return False
+    point = _COMPARED_AT if settings.lora_rank is None else {**_COMPARED_AT, Variable.RANK: _COMPARED_RANK}
+    few, more = (tape_at(_builder(depth, blocks), settings, point) for blocks in (FEWEST_BLOCKS, _BLOCKS_TO_COMPARE))
+    try:
+        return same_tape(stretch(few, _BLOCKS_TO_COMPARE), more)
+    except NotAlike:
+        return False
+
+
+def same_tape(one: Tape, other: Tape) -> bool:
+    arrays = ("sizes", "roles", "units", "events", "streams")
+    return one.marks == other.marks and all(np.array_equal(getattr(one, a), getattr(other, a)) for a in arrays)
+
+
+def _builder(depth: Depth, blocks: int) -> Build:
+    return lambda: depth.make(blocks)
+
+
+def _info(build: Build, name: str) -> dict[str, str]:
+    with explained(), torch.device("meta"):
+        kind = family(build())
+    return {"family": kind, "name": name, "torch": str(torch.__version__), "transformers": transformers.__version__}

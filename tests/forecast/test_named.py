@@ -1,0 +1,186 @@
+"""A task that names a language model is answered from the catalog's recordings, or is told why not."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import lru_cache
+from pathlib import Path
+
+import pytest
+from structlog.testing import capture_logs
+
+from tests.forecast.recordings import LANGUAGE, B, L, R, recorded
+from vramcast.forecast.catalog import Line, builtin_catalog
+from vramcast.forecast.forecast import Forecast, Source
+from vramcast.forecast.forecaster import CachingForecaster
+from vramcast.forecast.model import BUILTIN, choose_forecaster
+from vramcast.forecast.named import NoSteps, Steps, named_steps, steps_of
+from vramcast.forecast.recordings import Recordings, builtin_recordings, key_of, read_recordings, write_recordings
+from vramcast.forecast.solving import solve
+from vramcast.forecast.step_curve import step_curve
+from vramcast.forecast.storage import pack
+from vramcast.names import Product
+from vramcast.task.quantity import GIB
+from vramcast.task.task import Task, parse_task
+from vramcast.task.vocabulary import PREFIX
+
+A100 = Product("NVIDIA-A100-SXM4-80GB")
+LLAMA = "meta-llama/Llama-3.1-8B"
+LLAMA_PARAMETERS = 8_030_261_248
+LORA = {"model": LLAMA, "precision": "bf16", "lora_rank": "16", "batch_size": "4", "sequence_length": "4096"}
+CHECKPOINTED = {**LORA, "gradient_checkpointing": "true"}
+
+
+def task(**settings: str) -> Task:
+    parsed = parse_task({PREFIX + name.replace("_", "-"): value for name, value in settings.items()})
+    assert parsed is not None
+    return parsed
+
+
+@lru_cache
+def learned() -> CachingForecaster:
+    return choose_forecaster(BUILTIN, 0.05, physics_if_unusable=False)
+
+
+def forecast(**settings: str) -> Forecast:
+    return learned().forecast(task(**settings), A100)
+
+
+def line(model: str) -> Line:
+    found = builtin_catalog().find(model)
+    assert found is not None
+    return found
+
+
+@pytest.fixture
+def recordings(tmp_path: Path) -> Recordings:
+    path = tmp_path / "recordings.bin"
+    made = solve(recorded([lambda _: 1000, lambda at: 64 * at[B] * at[L], lambda at: 9 * at[R]], LANGUAGE))
+    write_recordings(path, {key_of("hf/gpt2", "16-bit lora"): pack(made)})
+    return read_recordings(path)
+
+
+def test_a_recorded_model_is_found(recordings: Recordings) -> None:
+    given = task(model="gpt2", precision="fp16", lora_rank="8", sequence_length="1024")
+    assert named_steps(line("gpt2"), given, recordings) == Steps(key_of("hf/gpt2", "16-bit lora"), given)
+
+
+def test_a_length_that_nobody_said_is_the_catalogs_and_told(recordings: Recordings) -> None:
+    steps = named_steps(line("gpt2"), task(model="gpt2", precision="fp16", lora_rank="8"), recordings)
+    assert isinstance(steps, Steps)
+    assert steps.task.sequence_length == 512
+    assert steps.task.assumptions[-1] == "sequence-length 512"
+
+
+@pytest.mark.parametrize(
+    ("settings", "why"),
+    [
+        ({"model": "gpt2", "precision": "bf16"}, "hf/gpt2, whose steps were not recorded with precision bf16;"),
+        ({"model": "gpt2", "precision": "bf16", "lora_rank": "8", "kernels": "liger"},
+         "not recorded with precision bf16, lora-rank 8, lora-targets all-linear, kernels liger;"),
+        ({"model": "gpt2", "precision": "bf16", "lora_rank": "8", "sequence_length": "9000"},
+         "whose steps were recorded for 128 to 4096 tokens;"),
+        ({"model": "timm/resnet50", "precision": "bf16"}, "of timm/resnet50, whose steps are not in the catalog;"),
+    ],
+)  # fmt: skip
+def test_what_was_not_recorded_is_told_with_what_helps(
+    recordings: Recordings, settings: dict[str, str], why: str
+) -> None:
+    found = named_steps(line(settings["model"]), task(**settings), recordings)
+    assert isinstance(found, NoSteps)
+    assert why in found.why
+    assert found.why.endswith("`vramcast profile` records the job's own steps, which is closer")
+
+
+@pytest.mark.parametrize("model", ["timm/resnet50", "gpt2"])
+def test_plain_fp32_training_of_measured_sizes_keeps_its_forecast(recordings: Recordings, model: str) -> None:
+    assert named_steps(line(model), task(model=model), recordings) == NoSteps()
+
+
+def test_a_damaged_recording_is_a_warning_and_the_layers_answer(recordings: Recordings, tmp_path: Path) -> None:
+    file = tmp_path / "recordings.bin"
+    data = bytearray(file.read_bytes())
+    data[-5] ^= 0xFF
+    file.write_bytes(data)
+    with capture_logs() as logs:
+        found = named_steps(line("gpt2"), task(model="gpt2", precision="fp16", lora_rank="8"), recordings)
+    assert isinstance(found, NoSteps)
+    assert "is damaged" in found.why
+    assert [entry["log_level"] for entry in logs] == ["warning"]
+
+
+def test_a_name_that_nobody_knows_is_for_the_next_level() -> None:
+    assert steps_of(task(model="hf/no-such-model")) == NoSteps()
+
+
+# ---------------------------------------------------------------------- what ships
+
+
+def test_every_shipped_recording_is_of_a_model_in_the_catalog_and_can_be_read() -> None:
+    shipped = builtin_recordings()
+    assert shipped.has_model("hf/Llama-3.1-8B")
+    for key in shipped:
+        model = key.partition(" ")[0]
+        assert builtin_catalog().line(model) is not None
+        assert shipped.read(key).info["name"] == model
+
+
+@pytest.mark.parametrize("settings", [LORA, CHECKPOINTED])
+def test_lora_of_an_8b_model_is_answered_from_its_recorded_steps(settings: dict[str, str]) -> None:
+    found = forecast(**settings)
+    assert found.source is Source.RECORDING
+    parts = {part.name: part.size_bytes for part in found.parts}
+    assert parts["frozen weights"] == pytest.approx(2 * LLAMA_PARAMETERS, rel=0.001)
+    assert parts["optimizer states"] == 2 * parts["weights"]
+    assert sum(parts.values()) == found.median_bytes
+    assert found.median_bytes > 2 * LLAMA_PARAMETERS + 4 * parts["weights"]
+    assert found.bound_bytes < 1.5 * found.median_bytes
+    assert "lora-targets all-linear" in found.assumptions
+
+
+def test_checkpointing_saves_most_of_what_activations_take() -> None:
+    """At 16,384 tokens the logits take 2 x 4 bytes x 128,256 = 16 GiB; the blocks' activations more than the rest."""
+    kept, computed_again = forecast(**LORA).median_bytes, forecast(**CHECKPOINTED).median_bytes
+    assert 30 * GIB < computed_again < 60 * GIB
+    assert kept > computed_again + 32 * GIB
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [("batch_size", (1, 2, 4, 8, 16)), ("sequence_length", (128, 512, 2048, 8192)), ("lora_rank", (4, 16, 64, 256))],
+)
+def test_more_needs_more(name: str, values: tuple[int, ...]) -> None:
+    needs = [forecast(**{**CHECKPOINTED, name: str(value)}).need_mib for value in values]
+    assert needs == sorted(set(needs))
+
+
+def test_optimizer_and_sharding_are_counted() -> None:
+    plain = forecast(**CHECKPOINTED)
+    assert forecast(**CHECKPOINTED, optimizer="sgd").median_bytes < plain.median_bytes
+    sharded = forecast(**CHECKPOINTED, zero_stage="3", data_parallel_size="8")
+    assert sharded.source is Source.RECORDING
+    assert sharded.median_bytes < plain.median_bytes - 4 * GIB
+
+
+def test_a_named_models_step_can_be_drawn() -> None:
+    curve = step_curve(task(**CHECKPOINTED))
+    assert curve is not None
+    assert max(curve.reserved_bytes) < forecast(**CHECKPOINTED).median_bytes
+    assert step_curve(task(model="timm/resnet50", batch_size="8")) is None
+
+
+def test_what_has_no_recording_is_answered_from_the_layers_and_says_so() -> None:
+    found = forecast(**{**LORA, "kernels": "liger"})
+    assert found.source is Source.MODEL
+    assert any("`vramcast profile` records the job's own steps" in note for note in found.assumptions)
+
+
+def test_a_size_that_no_tape_can_hold_falls_back() -> None:
+    found = forecast(**{**LORA, "batch_size": "10000000", "sequence_length": "131072"})
+    assert found.source is Source.MODEL
+    assert any(note.startswith("forecast from the layers") for note in found.assumptions)
+
+
+def test_the_task_is_the_same_for_every_spelling() -> None:
+    short = replace(forecast(**{**LORA, "model": "llama-3.1-8b-instruct"}), assumptions=())
+    assert short == replace(forecast(**LORA), assumptions=())

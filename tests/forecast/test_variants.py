@@ -1,0 +1,67 @@
+"""Which recorded variant a task's settings are."""
+
+from __future__ import annotations
+
+import pytest
+
+from vramcast.forecast.variants import VARIANTS, shown_settings, variant_of
+from vramcast.task.task import Task, parse_task
+from vramcast.task.vocabulary import PREFIX
+
+
+def task(settings: dict[str, str]) -> Task:
+    parsed = parse_task({PREFIX + "model": "hf/gpt2", **{PREFIX + name: value for name, value in settings.items()}})
+    assert parsed is not None
+    return parsed
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_each_variant_is_found_by_its_own_settings(name: str) -> None:
+    assert variant_of(task(dict(VARIANTS[name]))) == name
+
+
+@pytest.mark.parametrize(
+    ("settings", "name"),
+    [
+        ({"precision": "fp16", "lora-rank": "64"}, "16-bit lora"),
+        ({"precision": "bf16", "attention": "flash"}, "16-bit full"),
+        ({"precision": "bf16", "attention": "sdpa", "task": "fine-tuning"}, "16-bit full"),
+        (
+            {"precision": "bf16", "lora-rank": "8", "lora-targets": "q_proj,k_proj,v_proj,o_proj"},
+            "16-bit attention lora",
+        ),
+        ({"precision": "amp-fp16"}, "amp full"),
+        ({"precision": "tf32"}, "fp32 full"),
+        ({"precision": "bf16", "lora-rank": "8", "lora-targets": "all-linear"}, "16-bit lora"),
+        ({"precision": "bf16", "zero-stage": "3", "data-parallel-size": "8", "optimizer": "lion"}, "16-bit full"),
+        ({"precision": "fp16", "task": "inference"}, "16-bit inference"),
+    ],
+)
+def test_what_makes_no_difference_shares_a_variant(settings: dict[str, str], name: str) -> None:
+    assert variant_of(task(settings)) == name
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"precision": "bf16", "attention": "eager"},
+        {"precision": "bf16", "kernels": "liger"},
+        {"precision": "bf16", "lora-rank": "8", "lora-targets": "qv"},
+        {"precision": "bf16", "lora-rank": "8", "quantization": "int4"},
+        {"precision": "amp-bf16", "lora-rank": "8"},
+        {"precision": "fp8"},
+        {"precision": "fp32", "task": "inference"},
+    ],
+)
+def test_other_settings_have_none(settings: dict[str, str]) -> None:
+    assert variant_of(task(settings)) is None
+
+
+def test_settings_are_shown_as_the_annotations_name_them() -> None:
+    settings = {"precision": "bf16", "lora-rank": "8", "lora-targets": "qv", "quantization": "nf4",
+                "kernels": "liger", "attention": "flash", "gradient-checkpointing": "true"}  # fmt: skip
+    assert shown_settings(task(settings)) == (
+        "precision bf16, lora-rank 8, lora-targets qv, quantization nf4, attention flash, kernels liger, "
+        "gradient-checkpointing true"
+    )
+    assert shown_settings(task({"precision": "fp32", "task": "inference"})) == "precision fp32, task inference"

@@ -1,0 +1,102 @@
+"""Recordings for the catalog: stretched from a few blocks, equal to those of the whole network."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from vramcast.forecast.recordings import read_recordings
+from vramcast.forecast.sizes import Point, Variable
+from vramcast.forecast.variants import VARIANTS
+from vramcast.profile.networks.gated import gated
+from vramcast.profile.networks.huggingface import Published, text_source
+from vramcast.profile.recording.network import tape_at
+from vramcast.profile.recording_models import (
+    Job,
+    jobs_of,
+    record_models,
+    record_variant,
+    same_tape,
+    settings_of_variant,
+)
+from vramcast.profile.sources import Depth, ModelSource
+
+BLOCKS = 9
+
+
+def source(published: Published, name: str = "tiny") -> ModelSource:
+    return text_source(name, published, "ForCausalLM", (64, 256))
+
+
+def small(kind: str = "Llama", blocks: int = BLOCKS, **more: int) -> ModelSource:
+    return source(gated(kind, 160, 64, blocks, (4, 2), 96, 1024, **more))
+
+
+def depth_of(model: ModelSource) -> Depth:
+    assert model.depth is not None
+    return model.depth
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_a_variants_recording_is_that_of_the_whole_network(variant: str) -> None:
+    """At a point that was not recorded, byte by byte. Beyond 3,072 tokens the gradient of an embedding is sorted, and
+    most recorded points of so short a network have fewer."""
+    depth, settings = depth_of(small()), settings_of_variant(variant)
+    point: Point = {Variable.BATCH: 4, Variable.LENGTH: 640}
+    if settings.lora_rank is not None:
+        point = {**point, Variable.RANK: 24}
+    whole = tape_at(lambda: depth.make(BLOCKS), settings, point)
+    assert same_tape(record_variant(depth, variant, "hf/tiny").at(point).tape, whole)
+
+
+@pytest.mark.parametrize("kind", ["Gemma2", "Gemma3"])
+def test_blocks_that_alternate_are_recorded_as_a_whole(kind: str) -> None:
+    depth, variant = depth_of(small(kind, sliding_window=512, head_dim=16)), "16-bit full checkpointed"
+    point = {Variable.BATCH: 4, Variable.LENGTH: 256}
+    whole = tape_at(lambda: depth.make(BLOCKS), settings_of_variant(variant), point)
+    assert same_tape(record_variant(depth, variant, "hf/tiny").at(point).tape, whole)
+    assert depth.longest == 512
+
+
+def test_what_the_file_has_is_not_recorded_again(tmp_path: Path) -> None:
+    out, said = tmp_path / "recordings.bin", list[str]()
+    jobs = jobs_of([small(blocks=3)])
+    first = record_models(out, jobs, jobs[:1], said.append)
+    assert (first.recordings, first.models, first.missing, first.failed) == (1, 1, len(VARIANTS) - 1, ())
+    before = out.read_bytes()
+    for part in out.with_suffix(".parts").iterdir():
+        part.unlink()
+    record_models(out, jobs, jobs[:1], said.append)
+    assert list(out.with_suffix(".parts").iterdir()) == []
+    assert out.read_bytes() == before
+    record_models(out, jobs, jobs[:1], said.append, again=True)
+    assert out.read_bytes() == before
+    assert said == []
+    assert jobs[0].key in read_recordings(out)
+
+
+def test_a_network_that_cannot_be_recorded_is_skipped_with_the_reason(tmp_path: Path) -> None:
+    def broken(_blocks: int) -> None:
+        raise ValueError("no such width")
+
+    model = small()
+    job = Job(model, Depth(3, broken, 1024), "16-bit full")  # type: ignore[arg-type]
+    said: list[str] = []
+    made = record_models(tmp_path / "recordings.bin", [job], [job], said.append)
+    assert made.failed == (job.key,)
+    (line,) = said
+    assert "skipping hf/tiny 16-bit full" in line
+    assert "no such width" in line
+
+
+def test_popular_models_come_first() -> None:
+    rare, popular = source(gated("Llama", 160, 64, 3, (4, 2), 96, 1024), "rare"), small(blocks=3)
+    llama = source(gated("Llama", 160, 64, 3, (4, 2), 96, 1024), "Llama-3.1-8B")
+    names = list(dict.fromkeys(job.source.name for job in jobs_of([rare, popular, llama])))
+    assert names == ["hf/Llama-3.1-8B", "hf/rare", "hf/tiny"]
+
+
+def test_encoders_with_decoders_are_not_recorded() -> None:
+    seq2seq = text_source("t5", Published("T5", {"num_layers": 6}), "ForConditionalGeneration", (64, 256))
+    assert jobs_of([seq2seq]) == []
