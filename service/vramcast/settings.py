@@ -50,6 +50,11 @@ class Promotion(StrEnum):
     AUTO = "auto"
 
 
+class Validation(StrEnum):
+    WARN = "warn"
+    DENY = "deny"
+
+
 class LogFormat(StrEnum):
     AUTO = "auto"
     JSON = "json"
@@ -138,6 +143,18 @@ class Settings(BaseModel):
     """require client certificates signed by this CA"""
     tls_check_seconds: float = Field(10.0, ge=0.1, le=3600)
     """how often to check whether these files were renewed"""
+    webhook_host: str = "127.0.0.1"
+    """address of `webhook_port`"""
+    webhook_port: int | None = Field(None, ge=1, le=65535)
+    """a port that serves only the admission webhook, POST /admit, over TLS; none: no webhook"""
+    webhook_cert_file: FilePath | None = None
+    """certificate of `webhook_port`; re-read as often as `tls_cert_file`"""
+    webhook_key_file: FilePath | None = None
+    """key of that certificate"""
+    webhook_validate: Validation = Validation.WARN
+    """pods with invalid annotations, at admission: warn the client, or deny them"""
+    webhook_scheduler_name: str = ""
+    """`schedulerName` that the webhook gives to described pods; empty: it leaves it alone"""
     mode: Mode = Mode.DECIDE
     """decide, or observe: forecast and measure, but filter out no node"""
     prometheus_url: str | None = Field(None, pattern="^https?://[^/]+")
@@ -225,7 +242,7 @@ def load_settings(flags: dict[str, Any], environ: dict[str, str] | None = None) 
         **{name: "--" + name.replace("_", "-") for name in flags},
     }
     values = {**from_file, **from_environment, **flags}
-    mistakes = [*_tls_mistakes(values), *_telemetry_mistakes(values)]
+    mistakes = [*_tls_mistakes(values), *_webhook_mistakes(values), *_telemetry_mistakes(values)]
     try:
         settings = Settings.model_validate(values)
     except ValidationError as error:
@@ -264,6 +281,13 @@ def _tls_mistakes(values: dict[str, Any]) -> list[str]:
         return ["tls_cert_file and tls_key_file go together: set both or neither"]
     if client_ca is not None and cert is None:
         return ["tls_client_ca_file needs tls_cert_file and tls_key_file"]
+    return []
+
+
+def _webhook_mistakes(values: dict[str, Any]) -> list[str]:
+    given = [values.get(f"webhook_{name}") is not None for name in ("port", "cert_file", "key_file")]
+    if any(given) and not all(given):
+        return ["webhook_port, webhook_cert_file and webhook_key_file go together: set all or none"]
     return []
 
 

@@ -15,6 +15,7 @@ from vramcast.task.quantity import human_mib
 from vramcast.task.vocabulary import (
     DEFAULT_ATTENTION,
     ENOUGH,
+    INJECTED,
     KEYS,
     PREFIX,
     RULES,
@@ -39,7 +40,7 @@ REQUEUE = PREFIX + "requeue"
 # A job may annotate its own pod with the peak that it measured, and with the fact that it ran out of GPU memory.
 OBSERVED_MEMORY = PREFIX + "observed-memory"
 OUT_OF_MEMORY = PREFIX + "out-of-memory"
-DESCRIBES_NOTHING: tuple[str, ...] = (*Written, REQUEUE, OBSERVED_MEMORY, OUT_OF_MEMORY)
+DESCRIBES_NOTHING: tuple[str, ...] = (*Written, INJECTED, REQUEUE, OBSERVED_MEMORY, OUT_OF_MEMORY)
 # Matches the name of an annotation that describes a task. A regular expression, because every annotation of every pod
 # is checked.
 describes = re.compile(f"{re.escape(PREFIX)}(?!({'|'.join(n.removeprefix(PREFIX) for n in DESCRIBES_NOTHING)})$)").match

@@ -294,3 +294,7 @@ class Written(StrEnum):
     GPU_INDICES = PREFIX + "gpu-indices"
     MODEL_VERSION = PREFIX + "model-version"
     CALIBRATION = PREFIX + "calibration"
+
+
+# Written by the webhook: what it added to the pod.
+INJECTED = PREFIX + "injected"
