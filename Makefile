@@ -19,7 +19,8 @@ timed = @begin=$$(date +%s); $(2); code=$$?; \
 
 .DEFAULT_GOAL := help
 .PHONY: help install run controlplane test test-computing test-units test-train test-e2e test-chart test-busy test-fast \
-	test-browser screenshots lint format dist bench chaos predictors lock clean
+	test-browser screenshots lint format dist bench chaos predictors profiles step-picture lock \
+	clean
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -139,6 +140,13 @@ predictors: $(TRAIN)/ready ## compare the predictors and write docs/predictors.m
 	@$(TRAIN)/bin/python -m pip --disable-pip-version-check --quiet install --no-compile --require-hashes \
 	  -r requirements/predictors.txt
 	@PYTHONPATH=service $(TRAIN)/bin/python -m bench.predictors --data $(DATA) --out docs/predictors.md $(ARGS)
+
+profiles: $(TRAIN)/ready ## compare recordings with fresh ones and write docs/benchmarks/profiles.md; takes an hour
+	@PYTHONPATH=service $(TRAIN)/bin/python -m bench.profiles --out docs/benchmarks/profiles.md $(ARGS)
+
+step-picture: $(TRAIN)/ready ## draw the picture of docs/forecast.md
+	@PYTHONPATH=service $(TRAIN)/bin/python -m vramcast profile transformers:GPT2Config --sequence-length 1024 \
+	  --batch-size 8 --precision bf16 --optimizer adamw --plot docs/images/step.png > /dev/null
 
 # An empty UPGRADE keeps every pin that still resolves: make lock UPGRADE=
 UPGRADE ?= --upgrade

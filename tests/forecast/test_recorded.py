@@ -65,7 +65,7 @@ def test_the_parts_add_up_and_name_the_peaks_moment() -> None:
     assert sum(part.size_bytes for part in found.parts) == found.median_bytes
     assert size_of(found, "optimizer states") == 2 * size_of(found, "weights")
     (saved,) = (part for part in found.parts if part.name == "saved activations")
-    assert saved.because == "recorded: at the peak, the backward pass of step 2, for batch 16, length 1024"
+    assert saved.because.endswith(", at batch 16, length 1024; peak: the backward pass of step 2")
 
 
 def test_what_the_job_did_not_say_is_as_recorded_and_told() -> None:

@@ -45,6 +45,7 @@ class Peaks:
     moment: When  # of the active peak
     reserved_moment: When  # when the last segment was reserved
     by_role: Mapping[Role, int]  # bytes as asked for, live at the active peak
+    storages_by_role: Mapping[Role, int]  # how many storages these are
     retries: int = 0  # how often the device was full and cached segments were given back
     out_of_memory: When | None = None  # the request that failed all the same; the peaks are those until then
 
@@ -72,12 +73,14 @@ DEFAULT_SETTINGS = AllocatorSettings()
 def peaks(tape: Tape, settings: AllocatorSettings = DEFAULT_SETTINGS, *, compiled: bool = True) -> Peaks:
     """`compiled`: use the compiled loop if there is one."""
     active, active_at, reserved, reserved_at, retries, failed = _replayed(tape, settings, None, compiled)
+    by_role, storages_by_role = _live_by_role(tape, active_at)
     return Peaks(
         active_bytes=active * GRAIN,
         reserved_bytes=reserved * GRAIN,
         moment=when(tape.marks, active_at),
         reserved_moment=when(tape.marks, reserved_at),
-        by_role=_live_by_role(tape, active_at),
+        by_role=by_role,
+        storages_by_role=storages_by_role,
         retries=retries,
         out_of_memory=when(tape.marks, failed) if failed >= 0 else None,
     )
@@ -104,14 +107,16 @@ def when(marks: tuple[Mark, ...], event: int) -> When:
     return When(event, step, phase)
 
 
-def _live_by_role(tape: Tape, event: int) -> dict[Role, int]:
-    """The live bytes behind an event, largest first."""
+def _live_by_role(tape: Tape, event: int) -> tuple[dict[Role, int], dict[Role, int]]:
+    """The live bytes behind an event, largest first, and the number of storages that have them."""
     events = tape.events[: event + 1]
     made = events >= 0
-    total = np.bincount(tape.roles[events[made]], tape.sizes[events[made]], len(Role))
-    total -= np.bincount(tape.roles[~events[~made]], tape.sizes[~events[~made]], len(Role))
-    sizes = {role: round(total[role]) for role in Role if total[role]}
-    return dict(sorted(sizes.items(), key=lambda item: -item[1]))
+    born, dead = events[made], ~events[~made]
+    total = np.bincount(tape.roles[born], tape.sizes[born], len(Role))
+    total -= np.bincount(tape.roles[dead], tape.sizes[dead], len(Role))
+    count = np.bincount(tape.roles[born], minlength=len(Role)) - np.bincount(tape.roles[dead], minlength=len(Role))
+    largest_first = sorted((role for role in Role if total[role]), key=lambda role: -total[role])
+    return {role: round(total[role]) for role in largest_first}, {role: int(count[role]) for role in largest_first}
 
 
 def _replayed(

@@ -9,16 +9,17 @@ from functools import lru_cache
 
 from vramcast.errors import FieldError, InvalidInput, InvalidTask
 from vramcast.forecast.accumulation import accumulated
-from vramcast.forecast.forecast import Forecast, Part, Source
+from vramcast.forecast.forecast import Forecast, Source
+from vramcast.forecast.peak_parts import peak_parts
 from vramcast.forecast.peaks import AllocatorSettings, Peaks, peaks
 from vramcast.forecast.physics import bound_factor, context_part
 from vramcast.forecast.rank_view import Plan, Scheme
 from vramcast.forecast.recording import Recording
 from vramcast.forecast.recordings import builtin_recordings
 from vramcast.forecast.sharding import shard
-from vramcast.forecast.sizes import Point, Variable, shown
+from vramcast.forecast.sizes import Point, Variable
 from vramcast.forecast.storage import MARK, decode
-from vramcast.forecast.tape import Role, Tape
+from vramcast.forecast.tape import Tape
 from vramcast.forecast.update import with_update
 from vramcast.hardware.products import memory_mib, reserve_mib
 from vramcast.names import Product
@@ -37,13 +38,6 @@ _DECIDED_BY_LOOPS = (*_RECORDED, "zero-stage", "offload")
 _LOOP = "loop"  # in the `info` of a recorded loop: its name
 ANNOTATIONS = {Variable.BATCH: "batch-size", Variable.LENGTH: "sequence-length", Variable.SIDE: "input-size",
                 Variable.RANK: "lora-rank"}  # fmt: skip
-ROLE_NAMES = {
-    Role.WEIGHT: "weights", Role.FROZEN: "frozen weights", Role.BUFFER: "buffers", Role.INPUT: "input",
-    Role.GRADIENT: "gradients", Role.STATE: "optimizer states", Role.SAVED: "saved activations",
-    Role.TEMPORARY: "temporaries", Role.WORKSPACE: "library workspaces",
-}  # fmt: skip
-
-
 _NOT_SAID = "None"
 
 
@@ -82,7 +76,7 @@ def forecast_recording(key: str, task: Task, product: Product, risk: float) -> F
         squeezed, _ = _measured(run, room)
         if squeezed.out_of_memory is None:
             found, notes = squeezed, (*notes, f"the allocator gives cached memory back to fit {product}")
-    parts = (*_parts(found, run.point(recording)), context)
+    parts = (*peak_parts(found, run.point(recording), run.optimizer), context)
     median = found.reserved_bytes + context.size_bytes
     return Forecast(
         product=product,
@@ -170,16 +164,6 @@ def _transformed(tape: Tape, run: _Run, recording: Recording) -> tuple[Tape, tup
 def _room_bytes(product: Product, context_bytes: int) -> int | None:
     memory = memory_mib(product)
     return None if memory is None else max(0, (memory - reserve_mib(product)) * MIB - context_bytes)
-
-
-def _parts(found: Peaks, point: Point) -> Iterator[Part]:
-    at_peak = f"at the peak, {found.moment}"
-    for role, size_bytes in found.by_role.items():
-        depends = f", for {shown(point)}" if point and role in {Role.SAVED, Role.TEMPORARY, Role.INPUT} else ""
-        yield Part(ROLE_NAMES[role], size_bytes, f"recorded: {at_peak}{depends}")
-    beyond = found.reserved_bytes - sum(found.by_role.values())
-    why = f"blocks that are cached, or larger than their tensors, beyond {found.active_bytes / MIB:,.0f} MiB in use"
-    yield Part("allocator", beyond, why)
 
 
 # ---------------------------------------------------------------------- the task against the recording

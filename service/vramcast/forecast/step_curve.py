@@ -8,8 +8,9 @@ from itertools import pairwise
 import numpy as np
 
 from vramcast.forecast.named import NoSteps, steps_of
+from vramcast.forecast.peak_parts import ROLE_NAMES
 from vramcast.forecast.peaks import AllocatorSettings, memory_curve
-from vramcast.forecast.recorded import ROLE_NAMES, task_tape
+from vramcast.forecast.recorded import task_tape
 from vramcast.forecast.tape import Moment, Role
 from vramcast.task.task import Task
 from vramcast.task.vocabulary import Allocator

@@ -52,6 +52,9 @@ def plot_step(tape: Tape, title: str, path: Path) -> None:
             axes.axvline(mark.event - start, color="#333333", linewidth=0.6, linestyle=":")
             axes.text(mark.event - start, 1.01, f" {_PHASES[mark.moment]}", transform=axes.get_xaxis_transform(),
                       fontsize=8)  # fmt: skip
+    highest = int(curve.active_bytes[shown].argmax())
+    axes.plot(highest, curve.by_role_bytes[start + highest].sum() / GIB, "v", color="#333333", markersize=5,
+              label="highest in this step")  # fmt: skip
     peak = peaks(tape)
     axes.set(xlabel="allocations and frees, in order", ylabel="GiB", xlim=(0, max(1, stop - start)))
     told = (

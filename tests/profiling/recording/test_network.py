@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,11 +12,10 @@ from tests.profiling.recording.networks import llama
 from vramcast.forecast.peaks import peaks
 from vramcast.forecast.sizes import Point, Variable
 from vramcast.forecast.storage import decode, encode
-from vramcast.profile.inputs import Inputs, arguments
+from vramcast.profile.inputs import Inputs
 from vramcast.profile.recording.errors import NeedsValues, Unrecordable
 from vramcast.profile.recording.losses import loss_of
-from vramcast.profile.recording.network import Build, inputs_at, record_network
-from vramcast.profile.recording.record import record_model
+from vramcast.profile.recording.network import Build, NetworkSteps, record_network
 from vramcast.profile.recording.settings import RunSettings
 from vramcast.profile.step_plot import plot_step
 from vramcast.task.vocabulary import Precision
@@ -47,22 +45,6 @@ class LooksAtValues(nn.Module):
         return self.layer(given) if given.sum().item() > 0 else given  # type: ignore[no-any-return]
 
 
-def fresh(build: Build, inputs: Inputs, settings: RunSettings, point: Point) -> tuple[int, int]:
-    """The peaks of a recording made at exactly this point."""
-    example = build()
-    there = inputs_at(inputs, point)
-    tape = record_model(
-        build,
-        lambda: (
-            arguments(example, there, point[BATCH], "meta"),
-            lambda model, batch: loss_of(model(*batch[0], **batch[1])),
-        ),
-        replace(settings, lora_rank=point.get(RANK)),
-    )
-    peak = peaks(tape)
-    return peak.active_bytes, peak.reserved_bytes
-
-
 @pytest.mark.parametrize(
     ("build", "inputs", "settings", "point"),
     [
@@ -77,10 +59,10 @@ def test_a_recording_agrees_with_a_fresh_one_at_a_point_that_was_not_recorded(
     build: Build, inputs: Inputs, settings: RunSettings, point: Point
 ) -> None:
     recording = decode(encode(record_network(build, inputs, settings, {})))
-    peak = peaks(recording.at(point).tape)
-    active, reserved = fresh(build, inputs, settings, point)
-    assert peak.active_bytes == pytest.approx(active, rel=0.005)
-    assert peak.reserved_bytes == pytest.approx(reserved, rel=0.005)
+    solved = peaks(recording.at(point).tape)
+    fresh = peaks(NetworkSteps(build, inputs, settings).tape(point))
+    assert solved.active_bytes == pytest.approx(fresh.active_bytes, rel=0.005)
+    assert solved.reserved_bytes == pytest.approx(fresh.reserved_bytes, rel=0.005)
 
 
 def test_a_network_that_takes_one_image_size_is_recorded_at_that_size() -> None:

@@ -23,6 +23,7 @@ from vramcast.task.task import Task
 from vramcast.task.vocabulary import Attention, Kind
 
 Build = Callable[[], nn.Module]
+RecordAt = Callable[[Point], Tape]
 _FEWEST_TOKENS = 16
 # Lengths and sides are recorded down to an eighth and a half of what the user gave, and answered up to twice as much.
 _SHORTEST = 8
@@ -69,17 +70,21 @@ def recording_info(task: Task, inputs: Inputs, model: nn.Module) -> dict[str, st
 
 
 def record_network(build: Build, inputs: Inputs, settings: RunSettings, info: Mapping[str, str]) -> Recording:
+    """Raises Unrecordable."""
+    return solve_network(NetworkSteps(build, inputs, settings).tape, inputs, settings, info)
+
+
+def solve_network(record_at: RecordAt, inputs: Inputs, settings: RunSettings, info: Mapping[str, str]) -> Recording:
     """Raises Unrecordable. A network that takes one image size only is recorded at that size."""
-    network = _Network(build, inputs, settings)
     spans = _spans(inputs, settings)
     try:
-        return network.record(spans, info)
+        return _solved(record_at, spans, info)
     except NeedsValues:
         raise
     except Unrecordable:
         if Variable.SIDE not in spans:
             raise
-        return network.record({name: span for name, span in spans.items() if name is not Variable.SIDE}, info)
+        return _solved(record_at, {name: span for name, span in spans.items() if name is not Variable.SIDE}, info)
 
 
 def record_language_model(
@@ -89,34 +94,41 @@ def record_language_model(
     spans = {Variable.BATCH: Span(2, 8), Variable.LENGTH: lengths}
     if settings.lora_rank is not None:
         spans[Variable.RANK] = Span(1, settings.lora_rank)
-    network = _Network(build, Inputs(sequence_length=lengths.high), settings)
-    return network.record(spans, info, {Variable.LENGTH: Span(1, longest)})
+    steps = NetworkSteps(build, Inputs(sequence_length=lengths.high), settings)
+    return _solved(steps.tape, spans, info, {Variable.LENGTH: Span(1, longest)})
 
 
 def tape_at(build: Build, settings: RunSettings, point: Point) -> Tape:
     """A language model's steps at one point. Raises Unrecordable."""
-    return _Network(build, Inputs(sequence_length=point[Variable.LENGTH]), settings).tape(point)
+    return NetworkSteps(build, Inputs(sequence_length=point[Variable.LENGTH]), settings).tape(point)
 
 
-class _Network:
+def _solved(
+    record_at: RecordAt,
+    spans: Mapping[Variable, Span],
+    info: Mapping[str, str],
+    limits: Mapping[Variable, Span] | None = None,
+) -> Recording:
+    recorded: list[Recorded] = [(point, record_at(point)) for point in points_for(spans)]
+    twice: dict[Variable, Span] = {
+        variable: Span(span.low, _BEYOND * span.high, span.step)
+        for variable, span in spans.items()
+        if variable in (Variable.LENGTH, Variable.SIDE)
+    }
+    return solve(recorded, twice if limits is None else limits, info)
+
+
+class NetworkSteps:
+    """A network's training steps, recorded at one point at a time."""
+
     def __init__(self, build: Build, inputs: Inputs, settings: RunSettings) -> None:
         self._build, self._inputs, self._settings = build, inputs, settings
         # Never run: its signature and configuration tell what a batch is.
         with explained(), torch.device("meta"):
             self._example = build()
 
-    def record(
-        self, spans: Mapping[Variable, Span], info: Mapping[str, str], limits: Mapping[Variable, Span] | None = None
-    ) -> Recording:
-        recorded: list[Recorded] = [(point, self.tape(point)) for point in points_for(spans)]
-        twice: dict[Variable, Span] = {
-            variable: Span(span.low, _BEYOND * span.high, span.step)
-            for variable, span in spans.items()
-            if variable in (Variable.LENGTH, Variable.SIDE)
-        }
-        return solve(recorded, twice if limits is None else limits, info)
-
     def tape(self, point: Point) -> Tape:
+        """Raises Unrecordable."""
         there = inputs_at(self._inputs, point)
         settings = replace(self._settings, lora_rank=point.get(Variable.RANK))
 
@@ -156,7 +168,7 @@ def _square(inputs: Inputs) -> bool:
     return height == width and height % SIDE_STEP == 0 and height > SIDE_STEP
 
 
-def inputs_at(inputs: Inputs, point: Point) -> Inputs:
+def _inputs_at(inputs: Inputs, point: Point) -> Inputs:
     if (length := point.get(Variable.LENGTH)) is not None:
         return replace(inputs, sequence_length=length)
     if (side := point.get(Variable.SIDE)) is not None:
