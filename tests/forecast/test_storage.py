@@ -81,12 +81,15 @@ def packed(data: bytes) -> str:
     return MARK + base64.urlsafe_b64encode(body).decode()
 
 
+PIECE: dict[str, object] = {
+    "spans": [[1, 8, 1]], "error": 0.0, "monomials": [[["batch", 1, 1, True]]], "rows": [[1, [[0, 512]]]],
+    "kinds": [[0, 0, 0, False]], "events": 1, "units": 0, "marks": 0,
+}  # fmt: skip
+
+
 def with_header(body: bytes = b"", **changes: object) -> str:
     """A recording of one storage, with changes to its only piece's header, or to the header itself."""
-    piece: dict[str, object] = {
-        "spans": [[1, 8, 1]], "error": 0.0, "monomials": [[["batch", 1, 1, True]]], "rows": [[1, [[0, 512]]]],
-        "kinds": [[0, 0, 0, False]], "events": 1, "units": 0, "marks": 0,
-    }  # fmt: skip
+    piece = dict(PIECE)
     header: dict[str, object] = {"variables": ["batch"], "info": {}}
     for name, value in changes.items():
         (piece if name in piece else header)[name] = value
@@ -102,6 +105,7 @@ def test_the_plain_header_is_a_recording() -> None:
     ("text", "message"),
     [
         ("v1:abc", "starts with 'v1:abc' instead of 'v2:'"),
+        ("v3:abc", "starts with 'v3:abc' instead of 'v2:'"),
         ("v2:", "truncated"),
         ("v2:!!!", "not base64"),
         ("v2:" + "A" * (128 << 10), "characters, more than 131,072"),
@@ -113,6 +117,11 @@ def test_the_plain_header_is_a_recording() -> None:
         (with_header(events=10**9), "header is invalid"),
         (with_header(events=-1), "header is invalid"),
         (with_header(events=200_000), "numbers are truncated"),
+        (with_header(marks=1 << 15), "it has 32,768 marks, more than 16,384"),
+        (with_header(rows=[[1, []]] * 2000, monomials=[[]] * 200), "it has 400,000 terms of sizes, more than 262,144"),
+        (with_header(pieces=[PIECE | {"events": 150_000}] * 2), "it has 300,000 events, more than 200,000"),
+        (with_header(pieces=[PIECE] * 65), "header is invalid"),
+        (with_header(info={"name": "x" * 1000}), "header is invalid"),
         (with_header(pieces=[]), "header is invalid"),
         (with_header(rows=[[1, [[0, -512]]]]), "a size would be negative"),
         (with_header(rows=[[1, [[0, 10**18]]]]), "header is invalid"),

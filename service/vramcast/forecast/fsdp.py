@@ -118,7 +118,7 @@ class FsdpView(RankView):
         pieces = self._pieces.pop(unit, [])
         if not pieces:
             return
-        size = self._stored[Role.WEIGHT][unit]
+        size = self._stored[Role.WEIGHT].get(unit, 0)
         part = share(size, self._plan.ranks)
         flat = self.write.make(part * self._plan.ranks, Role.TEMPORARY)
         for piece in pieces:

@@ -16,7 +16,7 @@ from enum import StrEnum
 
 import numpy as np
 
-from vramcast.forecast.tape import Mark, Moment, Role, Tape
+from vramcast.forecast.tape import Mark, Moment, Role, Tape, check_events
 
 MAIN, GATHER, REDUCE = 0, 1, 2  # streams
 
@@ -59,6 +59,7 @@ class TapeWriter:
         self._units.append(unit)
         self._streams.append(stream)
         self._events.append(number)
+        check_events(len(self._events))
         return number
 
     def free(self, number: int) -> None:

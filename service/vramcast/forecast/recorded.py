@@ -45,7 +45,8 @@ def is_recording(profile: str | None) -> bool:
     return profile is not None and profile.startswith(MARK)
 
 
-@lru_cache(maxsize=64)
+# Small caches: a hostile recording takes megabytes, and its text 128 KiB.
+@lru_cache(maxsize=16)
 def decode_recording(text: str) -> Recording:
     """Raises InvalidTask, which names the annotation."""
     try:
@@ -128,7 +129,7 @@ def _run(recording: Recording, key: str, task: Task) -> _Run:
                 task.zero_stage, task.data_parallel_size, task.offload, task.allocator)  # fmt: skip
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=512)
 def _measured(run: _Run, capacity_bytes: int | None) -> tuple[Peaks, tuple[str, ...]]:
     recording = load_recording(run.key)
     try:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from vramcast.forecast.tape import Mark, Role, Tape
+from vramcast.forecast.tape import Mark, Role, Tape, check_events
 
 
 @dataclass(slots=True)
@@ -21,13 +21,16 @@ class Insert:
     roles: list[Role] = field(default_factory=list)
     units: list[int] = field(default_factory=list)
     events: list[int] = field(default_factory=list)
+    known_sizes: set[int] = field(default_factory=set)
 
     def make(self, size_bytes: int, role: Role, unit: int = -1) -> int:
         number = len(self.sizes)
         self.sizes.append(size_bytes)
+        self.known_sizes.add(size_bytes)
         self.roles.append(role)
         self.units.append(unit)
         self.events.append(number)
+        check_events(len(self.events))
         return number
 
     def free(self, number: int) -> None:

@@ -31,6 +31,11 @@ MARK = "v2:"
 MOST_TEXT_BYTES = 128 << 10
 # The largest network that was tried has 41,000 events in a piece. A hostile tape of this size replays in seconds.
 MOST_EVENTS = 200_000
+# Of all pieces together. The deepest network that was tried has 1,000 blocks and 12,000 marks.
+_MOST_MARKS = 1 << 14
+_MOST_UNIT = 1 << 11
+_MOST_CELLS = 1 << 18  # of the tables of sizes
+_MOST_INFO_CHARACTERS = 256
 _MOST_UNPACKED_BYTES = 4 << 20
 _MOST_COEFFICIENT = 1 << 53
 _FILTERS = [{"id": lzma.FILTER_LZMA2, "preset": 9 | lzma.PRESET_EXTREME, "dict_size": 4 << 20, "pb": 0}]
@@ -39,6 +44,7 @@ _Number = Annotated[int, Meta(ge=0, le=NO_LIMIT)]
 _Positive = Annotated[int, Meta(ge=1, le=NO_LIMIT)]
 _Coefficient = Annotated[int, Meta(ge=-_MOST_COEFFICIENT, le=_MOST_COEFFICIENT)]
 _Count = Annotated[int, Meta(ge=0, le=MOST_EVENTS)]
+_Info = Annotated[str, Meta(max_length=_MOST_INFO_CHARACTERS)]
 
 
 class _Factor(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
@@ -67,7 +73,7 @@ class _Piece(msgspec.Struct):
 class _Header(msgspec.Struct):
     variables: Annotated[list[Variable], Meta(max_length=len(Variable))]
     pieces: Annotated[list[_Piece], Meta(min_length=1, max_length=64)]
-    info: Annotated[dict[str, str], Meta(max_length=64)] = {}
+    info: Annotated[dict[_Info, _Info], Meta(max_length=64)] = {}
 
 
 def encode(recording: Recording) -> str:
@@ -106,12 +112,22 @@ def unpack(packed: bytes) -> Recording:
         header = msgspec.json.decode(data[4:start], type=_Header)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidInput(f"its header is invalid: {error}") from error
-    if sum(piece.events for piece in header.pieces) > MOST_EVENTS:
-        raise InvalidInput(f"it has more than {MOST_EVENTS:,} events")
+    _check_totals(header.pieces)
     body = _Reader(data, start)
     pieces = tuple(_unpack_piece(piece, header.variables, body) for piece in header.pieces)
     body.check_end()
     return Recording(tuple(header.variables), pieces, header.info)
+
+
+def _check_totals(pieces: Sequence[_Piece]) -> None:
+    totals = (
+        ("events", MOST_EVENTS, sum(piece.events for piece in pieces)),
+        ("marks", _MOST_MARKS, sum(piece.marks for piece in pieces)),
+        ("terms of sizes", _MOST_CELLS, sum(len(piece.rows) * len(piece.monomials) for piece in pieces)),
+    )
+    for name, most, total in totals:
+        if total > most:
+            raise InvalidInput(f"it has {total:,} {name}, more than {most:,}")
 
 
 def _decompressed(packed: bytes) -> bytes:
@@ -168,9 +184,13 @@ def _unpack_piece(header: _Piece, variables: Sequence[Variable], body: _Reader) 
     if len(kind_of) and kind_of.max() >= len(header.kinds):
         raise InvalidInput("an event makes a storage of an unknown kind")
     classes, roles, streams, has_unit = kinds[kind_of].T
-    if has_unit.sum() != len(units) or (len(units) and not 0 <= units.min() <= units.max() < 1 << 15):
+    if has_unit.sum() != len(units) or (len(units) and not 0 <= units.min() <= units.max() < _MOST_UNIT):
         raise InvalidInput("the units do not match the storages")
-    if (moments >= len(Moment)).any() or (places > len(tokens)).any() or (np.abs(mark_units) >= 1 << 15).any():
+    if (
+        (moments >= len(Moment)).any()
+        or (places > len(tokens)).any()
+        or ((mark_units < 0) | (mark_units >= _MOST_UNIT)).any()
+    ):
         raise InvalidInput("a mark is invalid")
     all_units = np.full(len(kind_of), -1, np.int16)
     all_units[has_unit.astype(np.bool_)] = units

@@ -15,6 +15,15 @@ from numpy.typing import NDArray
 
 from vramcast.errors import InvalidInput
 
+# A recording has a fifth of this at most; an optimizer and sharding add to it.
+MOST_TAPE_EVENTS = 1_000_000
+
+
+def check_events(count: int) -> None:
+    """While events are added, so that a hostile recording cannot multiply without end."""
+    if count > MOST_TAPE_EVENTS:
+        raise InvalidInput(f"the steps have more than {MOST_TAPE_EVENTS:,} allocations and frees")
+
 
 class Role(IntEnum):
     WEIGHT = 0  # a parameter that is trained

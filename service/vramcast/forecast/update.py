@@ -16,7 +16,7 @@ from math import isqrt
 import numpy as np
 
 from vramcast.forecast.splicing import Insert, spliced
-from vramcast.forecast.tape import Moment, Role, Tape
+from vramcast.forecast.tape import Moment, Role, Tape, check_events
 from vramcast.task.vocabulary import Optimizer
 
 _FLOAT_BYTES = 4
@@ -67,18 +67,21 @@ def with_update(
     inserts = [Insert(event, mark) for event, mark in slots]
     trained = trained_weights(tape, slots[0][0], element_bytes, sharded=sharded)
     if update.before:
-        begin = next(at for at, mark in enumerate(tape.marks) if mark.moment is Moment.STEP)
+        begin = next((at for at, mark in enumerate(tape.marks) if mark.moment is Moment.STEP), 0)
         inserts.insert(0, Insert(tape.marks[begin].event, begin))
     if update.first is not None:
         for weight in trained:
             if fused and update.fuses and optimizer is not Optimizer.SGD_MOMENTUM:
                 inserts[0].make(_FLOAT_BYTES, Role.STATE)
             update.first(inserts[0], weight)
+    made = 0
     for insert in inserts[int(update.before) :]:
         if not (fused and update.fuses):
             _make_lists(insert, trained, update.lists)
         if update.each is not None:
             update.each(insert, trained)
+        made += len(insert.events)
+        check_events(made)
     return spliced(tape, inserts)
 
 
@@ -130,7 +133,7 @@ def _states(count: int) -> Callable[[Insert, Trained], None]:
 
 def _adam8bit(insert: Insert, weight: Trained) -> None:
     small = weight.elements < _SMALLEST_8BIT
-    if not small and _CODES_BYTES not in insert.sizes:
+    if not small and _CODES_BYTES not in insert.known_sizes:
         insert.make(_CODES_BYTES, Role.STATE)
         insert.make(_CODES_BYTES, Role.STATE)
     for _ in range(2):

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
+from itertools import accumulate, islice
 
 import numpy as np
 
@@ -36,7 +37,7 @@ class _ZeroView(RankView):
         trained = tape.sizes[tape.roles == Role.WEIGHT]
         self.elements = int(trained.sum()) // _HALF
         self.largest = int(trained.max(initial=0)) // _HALF
-        self.owned = share(self.elements, plan.ranks)
+        self.owned = max(1, share(self.elements, plan.ranks))
         self.bucket: list[int] = []  # elements of the gradients in it
         self.filled = 0  # their sum
         self.waiting: list[int] = []  # gradients too large for the bucket
@@ -185,8 +186,10 @@ class ShardedZeroView(_ZeroView):
     def __init__(self, tape: Tape, plan: Plan, *, ahead: bool) -> None:
         super().__init__(tape, plan, ahead=ahead)
         self._parts, self._order = _parts(tape)
-        self._visits: list[int] = []  # parts in the order of use, for one step
-        self._now = 0
+        self._visits = [*self._order, *reversed(self._order)]  # parts in the order of use, for one step
+        self._place = {name: at for at, name in enumerate(self._order)}
+        self._elements_before = [0, *accumulate(self._parts[name].elements for name in self._visits)]
+        self._now = -1
         self._reducing: deque[list[int]] = deque([[]])  # what each reduction in flight still reads
         self._widened: int | None = None  # the fp32 gradients of the update
         self._kept: dict[int, list[int]] = {}  # part -> gathered weights that autograd still needs
@@ -209,7 +212,7 @@ class ShardedZeroView(_ZeroView):
             self._before_update()
         super().at(mark)
         if mark.moment is Moment.FORWARD:
-            self._visits, self._now = [*self._order, *reversed(self._order)], -1
+            self._now = -1
             self._advance(self._order[0])
         elif mark.moment is Moment.BACKWARD:
             self._advance(self._order[-1])
@@ -235,19 +238,26 @@ class ShardedZeroView(_ZeroView):
         here = self._now
         if here >= 0 and self._visits[here] == part:
             return
-        upcoming = next((at for at in range(here + 1, len(self._visits)) if self._visits[at] == part), None)
+        upcoming = self._next_visit(part, here + 1)
         if upcoming is None:
             return
         for passed in dict.fromkeys(self._visits[max(0, here) : upcoming]):
             self._release_part(passed, upcoming)
         self._now = upcoming
         live = sum(self._parts[name].elements for name in self._parts if self._parts[name].live is not None)
-        for name in self._visits[upcoming:]:
+        for name in islice(self._visits, upcoming, None):
             if name != part and live >= _MAX_LIVE:
                 break
             if self._parts[name].live is None:
                 live += self._parts[name].elements
                 self._gather(name)
+
+    def _next_visit(self, name: int, start: int) -> int | None:
+        """Every part is visited twice: once on the way forward, once on the way back."""
+        place = self._place.get(name)
+        if place is None:
+            return None
+        return next((at for at in (place, len(self._visits) - 1 - place) if at >= start), None)
 
     def _gather(self, name: int) -> None:
         self.in_flight()
@@ -261,15 +271,12 @@ class ShardedZeroView(_ZeroView):
         ]  # fmt: skip
 
     def _release_part(self, name: int, now: int) -> None:
-        part, distance = self._parts[name], 0
+        part = self._parts[name]
         if part.live is None:
             return
-        for again in self._visits[now:]:
-            if again == name:
-                return
-            distance += self._parts[again].elements
-            if distance >= _MAX_LIVE:
-                break
+        again = self._next_visit(name, now)
+        if again is not None and self._elements_before[again] - self._elements_before[now] < _MAX_LIVE:
+            return
         if self.phase is Moment.FORWARD and name > _ROOT and not self.checkpointed:
             self._kept[name] = part.live
         else:
