@@ -20,6 +20,9 @@ _LARGEST_DENOMINATOR = 1 << 16
 # Kernels pad a length to a multiple of these; strides and patches divide an image's side by these.
 _PADDINGS = (8, 16, 32, 64, 128)
 _STRIDES = (2, 4, 8, 14, 16, 32, 64)
+# Convolutions that pad round up, and poolings behind them down. A stem of four pixels is the most usual.
+_STEMS = (4, 2, 8, 16)
+_LATER = (2, 4, 8)
 _EXACT = 1e-9
 
 
@@ -65,10 +68,18 @@ def _families(point: Point) -> Iterator[list[Monomial]]:
         return
     powers = (1, 2) if inner is Variable.LENGTH else (1, 2, 4)
     yield [*_products(outer, [CONSTANT, *((Factor(inner, power),) for power in powers)]), square]
-    for divisor, rounds_up in product(_PADDINGS if inner is Variable.LENGTH else _STRIDES, (True, False)):
-        rounded = [(Factor(inner, power, divisor, rounds_up),) for power in powers]
-        mixed = [(Factor(inner), Factor(inner, 1, divisor, rounds_up))]
+    for divisor, rounds_up, then in _roundings(inner):
+        rounded = [(Factor(inner, power, divisor, rounds_up, then),) for power in powers]
+        mixed = [(Factor(inner), Factor(inner, 1, divisor, rounds_up, then))]
         yield _products(outer, [CONSTANT, *rounded, *mixed])
+
+
+def _roundings(inner: Variable) -> Iterator[tuple[int, bool, int]]:
+    """Divisor, whether it rounds up, and a second divisor that rounds the other way."""
+    for divisor, rounds_up in product(_PADDINGS if inner is Variable.LENGTH else _STRIDES, (True, False)):
+        yield divisor, rounds_up, 1
+    if inner is Variable.SIDE:
+        yield from ((divisor, True, then) for divisor, then in product(_STEMS, _LATER))
 
 
 def _products(outer: Sequence[Monomial], inner: Sequence[Monomial]) -> list[Monomial]:

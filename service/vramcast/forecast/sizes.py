@@ -28,17 +28,24 @@ Point = Mapping[Variable, int]
 
 @dataclass(frozen=True, slots=True, order=True)
 class Factor:
-    """A variable to a power; divided first, and rounded, if kernels pad or strides drop the rest."""
+    """A variable to a power; divided first, and rounded, if kernels pad or strides drop the rest.
+
+    `then` divides once more and rounds the other way: a convolution that pads, then a pooling that does not.
+    """
 
     variable: Variable
     power: int = 1
     divisor: int = 1
     rounds_up: bool = True
+    then: int = 1
 
     def at(self, point: Point) -> int:
-        value = point[self.variable]
-        divided = -(-value // self.divisor) if self.rounds_up else value // self.divisor
-        return int(divided**self.power)
+        divided = _divided(point[self.variable], self.divisor, self.rounds_up)
+        return int(_divided(divided, self.then, not self.rounds_up) ** self.power)
+
+
+def _divided(value: int, divisor: int, rounds_up: bool) -> int:
+    return -(-value // divisor) if rounds_up else value // divisor
 
 
 Monomial = tuple[Factor, ...]  # an empty one is 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
-from math import gcd, lcm
+from math import exp, gcd, lcm, log
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,10 +21,14 @@ Recorded = tuple[Point, Tape]
 _FEWEST_POINTS = 3
 _MOST_CLASSES = 1 << 16
 # One sample often takes another path, so batches begin with two. Ranks and batches must not grow together.
-_BATCHES = (2, 3, 5, 3, 7, 2, 4)
-_RANKS = (5, 11, 7, 3, 13, 8, 16)
-POINTS = 7
-_ODD = 2  # of them
+_BATCHES = (2, 3, 5, 3, 7, 2, 4, 6, 9)
+_RANKS = (5, 11, 7, 3, 13, 8, 16, 6, 12)
+_MULTIPLES = 5
+# How much more than a multiple, and where in the span. The odd ones lie among the larger values: the order of events
+# is another for very small ones. Images have more of them, because networks halve a side again and again. These four
+# tell apart every quotient by up to 32 that is rounded up, down, or first up and then down.
+_ODD_LENGTHS = ((1, 0.5), (-1, 0.75))
+_ODD_SIDES = ((13, 0.5), (-1, 0.75), (-6, 0.9), (-12, 0.6))
 # Lengths that people use are multiples of this, and kernels pad the others.
 _LENGTH_STEP = 128
 # Networks halve an image up to five times. A side that is no multiple of this is rounded somewhere on the way.
@@ -32,31 +36,34 @@ SIDE_STEP = 32
 
 
 def points_for(spans: Mapping[Variable, Span]) -> list[Point]:
-    """Where to record: seven points whose sizes tell the polynomials apart, spread over the spans.
+    """Where to record: points whose sizes tell the polynomials apart, spread over the spans.
 
     Spans of BATCH and RANK only say that these vary. Five lengths or sides are multiples of the span's step (of 128, if
-    a length has none), from the span's lower end to its upper. Two are one more and one less than a multiple, and show
-    what the network does then: whether it rounds up or down, and to what.
+    a length has none), from the span's lower end to its upper. The others are a little more or less than a multiple,
+    and show what the network does then: whether it rounds up or down, and to what.
     """
+    odd = _ODD_SIDES if Variable.SIDE in spans else _ODD_LENGTHS
     values: dict[Variable, list[int]] = {}
     for variable, span in spans.items():
         if variable in ENDLESS:
             values[variable] = list(_BATCHES if variable is Variable.BATCH else _RANKS)
         else:
-            values[variable] = _spread(span, _LENGTH_STEP if variable is Variable.LENGTH else 1)
-    return [{variable: column[at] for variable, column in values.items()} for at in range(POINTS)]
+            values[variable] = _spread(span, _LENGTH_STEP if variable is Variable.LENGTH else 1, odd)
+    count = _MULTIPLES + len(odd)
+    return [{variable: column[at] for variable, column in values.items()} for at in range(count)]
 
 
-def _spread(span: Span, usual_step: int) -> list[int]:
+def _spread(span: Span, usual_step: int, odd: Sequence[tuple[int, float]]) -> list[int]:
     step = span.step if span.step > 1 else usual_step
-    while step > 1 and span.high // step - -(-span.low // step) < POINTS - _ODD - 1:
+    while step > 1 and span.high // step - -(-span.low // step) < _MULTIPLES - 1:
         step //= 2  # a short span has finer multiples
     low, high = -(-span.low // step) * step, span.high // step * step
-    # The odd ones lie among the larger values: the order of events is another for very small ones.
-    shares = (*(at / (POINTS - _ODD - 1) for at in range(POINTS - _ODD)), 0.5, 0.75)
-    multiples = [round(low * (high / low) ** share / step) * step for share in shares]
-    odd = (min(span.high, multiples[-2] + 1), max(span.low, multiples[-1] - 1))
-    return [*multiples[:-_ODD], *odd]
+
+    def near(share: float) -> int:
+        return step * round(low * exp(share * log(high / low)) / step)
+
+    multiples = [near(at / (_MULTIPLES - 1)) for at in range(_MULTIPLES)]
+    return [*multiples, *(min(span.high, max(span.low, near(share) + more)) for more, share in odd)]
 
 
 def solve(

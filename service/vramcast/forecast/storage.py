@@ -15,6 +15,7 @@ import binascii
 import lzma
 import zlib
 from collections.abc import Sequence
+from dataclasses import astuple
 from typing import Annotated
 
 import msgspec
@@ -52,6 +53,7 @@ class _Factor(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
     power: Annotated[int, Meta(ge=1, le=4)]
     divisor: Annotated[int, Meta(ge=1, le=4096)]
     rounds_up: bool
+    then: Annotated[int, Meta(ge=1, le=4096)] = 1
 
 
 class _Row(msgspec.Struct, array_like=True):
@@ -158,7 +160,7 @@ def _pack_piece(piece: Piece, variables: Sequence[Variable]) -> tuple[_Piece, by
     header = _Piece(
         spans=[(span.low, span.high, span.step) for span in (piece.spans[variable] for variable in variables)],
         error=piece.error,
-        monomials=[[_Factor(f.variable, f.power, f.divisor, f.rounds_up) for f in terms] for terms in table.monomials],
+        monomials=[[_Factor(*astuple(factor)) for factor in terms] for terms in table.monomials],
         rows=[
             _Row(denominator, [(at, value) for at, value in enumerate(row) if value])
             for denominator, row in zip(table.denominators.tolist(), table.numerators.tolist(), strict=True)
@@ -227,7 +229,7 @@ def _table(header: _Piece, variables: Sequence[Variable]) -> SizeTable:
                 raise InvalidInput("a size has an unknown term")
             numerators[at, term] = value
     monomials = tuple(
-        tuple(Factor(f.variable, f.power, f.divisor, f.rounds_up) for f in terms) for terms in header.monomials
+        tuple(Factor(f.variable, f.power, f.divisor, f.rounds_up, f.then) for f in terms) for terms in header.monomials
     )
     return SizeTable(monomials, numerators, np.array([row.denominator for row in header.rows], np.int64))
 

@@ -129,7 +129,7 @@ class NetworkSteps:
 
     def tape(self, point: Point) -> Tape:
         """Raises Unrecordable."""
-        there = inputs_at(self._inputs, point)
+        there = _inputs_at(self._inputs, point)
         settings = replace(self._settings, lora_rank=point.get(Variable.RANK))
 
         def batch_of() -> tuple[Arguments, Callable[[Any, Any], Tensor]]:
