@@ -44,9 +44,12 @@ def answered(case: Case, tape: Tape) -> dict[Counters, float]:
     return {counter: found[counter] / GIB for counter in case.measured_gib}
 
 
-def reserved_at(case: Case, tape: Tape) -> Peaks:
-    """Without a limit: how much this batch would take."""
-    return peaks(_views(case, tape)[1], AllocatorSettings())
+def tried(case: Case, tape: Tape) -> tuple[bool, Peaks]:
+    """Does it run on an otherwise empty GPU, where cached memory is given back before a request fails? And what it
+    would take without a limit."""
+    whole = _views(case, tape)[1]
+    limited = peaks(whole, AllocatorSettings(capacity_bytes(case.product)))
+    return limited.out_of_memory is None, peaks(whole, AllocatorSettings())
 
 
 def _views(case: Case, tape: Tape) -> tuple[Tape, Tape]:

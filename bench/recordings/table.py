@@ -9,13 +9,18 @@ from bench.recordings.slices import Result, bias, error, inside, mean_error
 
 _INTRODUCTION = """# Recordings against measured runs
 
-What recordings alone say about runs that others measured. Nothing is fitted: the only constant that is not in a
-recording is the memory of a CUDA context, which is known for each GPU product.
+What recordings alone say about runs that others measured. No figure is corrected by a learned part.
 
     python -m bench.recordings --data DIR [--slice NAME] [--every N] --out docs/benchmarks/recordings.md
 
 Repeated runs with other versions of the same libraries count once, with their median. *Bias* is the median of said
-over measured: a minus says too little. Recordings were made with {versions}.
+over measured: a minus says too little. A slice may be thinned, and what was not recorded is counted among the rows
+left out. Recordings were made with {versions}.
+
+Three things are not in a recording. The memory of a CUDA context is a constant of each GPU product. timm's fp32 runs
+were read from the whole device, and 1,679 MiB of that are no tensors: a constant taken from those runs. Under ZeRO-3
+the host runs eight layers ahead of the GPU: chosen on the sweeps below. The rules for FSDP and ZeRO follow the
+frameworks' code, but these runs were looked at while the rules were written, so they explain and do not test.
 """
 
 
@@ -64,7 +69,7 @@ def _details(result: Result) -> str:
         lines.append("")
     lines += _furthest(result)
     left = ", ".join(f"{reason} ({count})" for reason, count in result.cases.left_out.most_common())
-    lines += [f"Of {result.cases.rows} rows left out: {left or 'none'}.", ""]
+    lines += [f"Of {result.cases.rows:,} rows left out: {left or 'none'}.", ""]
     return "\n".join(lines)
 
 
