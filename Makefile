@@ -19,8 +19,7 @@ timed = @begin=$$(date +%s); $(2); code=$$?; \
 
 .DEFAULT_GOAL := help
 .PHONY: help install run controlplane test test-computing test-units test-train test-e2e test-chart test-busy test-fast \
-	test-browser screenshots lint format dist bench chaos predictors profiles step-picture lock \
-	clean
+	test-browser screenshots lint format dist bench chaos predictors profiles recordings step-picture lock clean
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -147,6 +146,10 @@ profiles: $(TRAIN)/ready ## compare recordings with fresh ones and write docs/be
 step-picture: $(TRAIN)/ready ## draw the picture of docs/forecast.md
 	@PYTHONPATH=service $(TRAIN)/bin/python -m vramcast profile transformers:GPT2Config --sequence-length 1024 \
 	  --batch-size 8 --precision bf16 --optimizer adamw --plot docs/images/step.png > /dev/null
+
+recordings: $(TRAIN)/ready ## compare recordings with measured runs and write docs/benchmarks: make recordings DATA=DIR
+	@test -n "$(DATA)" || { echo "error: name the directory of the measurements: make recordings DATA=DIR" >&2; exit 1; }
+	@PYTHONPATH=service $(TRAIN)/bin/python -m bench.recordings --data $(DATA) --out docs/benchmarks/recordings.md $(ARGS)
 
 # An empty UPGRADE keeps every pin that still resolves: make lock UPGRADE=
 UPGRADE ?= --upgrade

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bench.recordings.cases import Case, Counters
 
-from vramcast.forecast.peaks import AllocatorSettings, Peaks, peaks
+from vramcast.forecast.peaks import AllocatorSettings, peaks
 from vramcast.forecast.rank_view import Scheme
 from vramcast.forecast.sharding import shard
 from vramcast.forecast.tape import Tape
@@ -44,12 +44,9 @@ def answered(case: Case, tape: Tape) -> dict[Counters, float]:
     return {counter: found[counter] / GIB for counter in case.measured_gib}
 
 
-def tried(case: Case, tape: Tape) -> tuple[bool, Peaks]:
-    """Does it run on an otherwise empty GPU, where cached memory is given back before a request fails? And what it
-    would take without a limit."""
-    whole = _views(case, tape)[1]
-    limited = peaks(whole, AllocatorSettings(capacity_bytes(case.product)))
-    return limited.out_of_memory is None, peaks(whole, AllocatorSettings())
+def reserved_bytes(case: Case, tape: Tape) -> int:
+    """What this batch would reserve without a limit."""
+    return peaks(_views(case, tape)[1], AllocatorSettings()).reserved_bytes
 
 
 def _views(case: Case, tape: Tape) -> tuple[Tape, Tape]:
