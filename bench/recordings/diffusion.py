@@ -31,7 +31,7 @@ def _cogvideox(data: Path, found: Cases) -> None:
             size=(49, 480, 720),
             weights="fp16" if row["model"].endswith("2b") else "bf16",
             autocast="fp16" if row["model"].endswith("2b") else "bf16",
-            checkpointing="reentrant" if row["checkpointing"] == "on" else "",
+            checkpointing="plain" if row["checkpointing"] == "on" else "",
             lora_rank=int(row["lora_rank"] or 0),
         )
         name = f"{row['model']} {row['method']} rank {row['lora_rank'] or '-'} {row['optimizer']}"
