@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import sys
 from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
@@ -43,9 +44,10 @@ _NETWORKS = 1
 
 
 def code_fingerprint() -> str:
-    """Changes with the recorder, so that an old recording is never taken for a new one."""
-    folder = Path(str(vramcast.profile.recording.__file__)).parent
-    code = b"".join(file.read_bytes() for file in sorted(folder.rglob("*.py")))
+    """Changes with the parts of the recorder that are in use, so that an old recording is never taken for a new one."""
+    recorder = vramcast.profile.recording.__name__
+    files = (module.__file__ for name, module in sys.modules.items() if name.startswith(recorder))
+    code = b"".join(Path(file).read_bytes() for file in sorted(filter(None, files)))
     return hashlib.sha256(code + str(_NETWORKS).encode()).hexdigest()[:12]
 
 
