@@ -115,9 +115,9 @@ format: .venv/dev.stamp ## let ruff fix and format the sources
 
 DIST ?= dist
 
-dist: .venv/dev.stamp ## build the wheel, its SBOM (CycloneDX) and the chart into dist/
+dist: .venv/dev.stamp ## build the wheels, the SBOM (CycloneDX) and the chart into dist/
 	@mkdir -p $(DIST)
-	@$(PIP) wheel --no-deps --no-build-isolation --wheel-dir $(DIST) .
+	@$(PIP) wheel --no-deps --no-build-isolation --wheel-dir $(DIST) . ./service/report
 	@$(BIN)/python requirements/sbom.py $(DIST)/vramcast-$$($(BIN)/vramcast version).cdx.json
 	@$(BIN)/python -m tests.controlplane helm package helm/vramcast --destination $(DIST)
 

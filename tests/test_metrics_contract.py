@@ -23,7 +23,7 @@ from vramcast.forecast.forecast import Source
 from vramcast.forecast.forecaster import PhysicsForecaster
 from vramcast.names import NodeName, PodUid, Product
 from vramcast.outcomes.calibration import MAX_CELLS
-from vramcast.outcomes.outcome import Outcome
+from vramcast.outcomes.outcome import Outcome, Truth
 from vramcast.placement.changes import PodGone
 from vramcast.placement.gpus import read_node
 from vramcast.placement.promises import State
@@ -68,16 +68,17 @@ CONTRACT = {
     ("vramcast_dropped_events_total", "counter", ()),
     ("vramcast_observed_placements_total", "counter", ("verdict",)),
     ("vramcast_unmanaged_bytes", "gauge", ()),
-    ("vramcast_outcomes_total", "counter", ("family", "level", "product", "ending")),
-    ("vramcast_promises_kept_total", "counter", ("family", "level", "product")),
-    ("vramcast_ooms_total", "counter", ("family", "level", "product")),
-    ("vramcast_forecast_error_ratio", "histogram", ("family", "level", "product")),
-    ("vramcast_over_reservation_ratio", "histogram", ("family", "level", "product")),
-    ("vramcast_utilization_error_ratio", "histogram", ("family", "level", "product")),
-    ("vramcast_forecast_bias_ratio", "gauge", ("family", "level", "product")),
-    ("vramcast_coverage_ratio", "gauge", ("family", "level", "product")),
-    ("vramcast_coverage_promised_ratio", "gauge", ("family", "level", "product")),
-    ("vramcast_coverage_outcomes", "gauge", ("family", "level", "product")),
+    ("vramcast_outcomes_total", "counter", ("family", "level", "product", "truth", "ending")),
+    ("vramcast_promises_kept_total", "counter", ("family", "level", "product", "truth")),
+    ("vramcast_ooms_total", "counter", ("family", "level", "product", "truth")),
+    ("vramcast_report_agreement_ratio", "histogram", ()),
+    ("vramcast_forecast_error_ratio", "histogram", ("family", "level", "product", "truth")),
+    ("vramcast_over_reservation_ratio", "histogram", ("family", "level", "product", "truth")),
+    ("vramcast_utilization_error_ratio", "histogram", ("family", "level", "product", "truth")),
+    ("vramcast_forecast_bias_ratio", "gauge", ("family", "level", "product", "truth")),
+    ("vramcast_coverage_ratio", "gauge", ("family", "level", "product", "truth")),
+    ("vramcast_coverage_promised_ratio", "gauge", ("family", "level", "product", "truth")),
+    ("vramcast_coverage_outcomes", "gauge", ("family", "level", "product", "truth")),
     ("vramcast_unmeasured_runs_total", "counter", ("why",)),
     ("vramcast_runs", "gauge", ("phase",)),
     ("vramcast_telemetry_age_seconds", "gauge", ()),
@@ -137,6 +138,7 @@ CLOSED = {
     "reason": {reason.label for reason in Reason} - {"fits"},
     "fate": {"bound", "refused", "unknown"},
     "source": {"given", "physics", "model", "recording"},
+    "truth": {*Truth, "other"},
     "outcome": {"fits", "timed_out"},
     "state": {"binding", "unconfirmed", "bound"},
     "kind": {"sharing", "device_plugin", "unreadable", "none"},
@@ -153,6 +155,7 @@ CLOSED = {
     "standing": {"none", "unusable", "waiting", "ready", "worse"},
     "fault": {
         "not_a_number", "negative", "unit", "no_node", "unknown_node", "no_gpu", "duplicate", "stale", "ahead",
+        "report",
     },
 }  # fmt: skip
 ALWAYS_SEEN = (

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import sysconfig
 import tomllib
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -63,7 +64,22 @@ def test_make_dist_builds_the_wheel_its_sbom_and_the_chart(dist: Path) -> None:
         f"vramcast-{__version__}-py3-none-{platform}.whl",
         f"vramcast-{__version__}.cdx.json",
         f"vramcast-{__version__}.tgz",
+        f"vramcast_report-{__version__}-py3-none-any.whl",
     }
+
+
+@pytest.mark.e2e
+def test_the_report_wheel_runs_alone(dist: Path, tmp_path: Path) -> None:
+    (wheel,) = dist.glob("vramcast_report-*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(tmp_path)
+    (tmp_path / "train.py").write_text("import sys, vramcast; print(vramcast.__path__)")
+    # -S: without the packages of this environment, vramcast among them.
+    command = [sys.executable, "-S", "-m", "vramcast.report", "train.py"]
+    environment = {"PYTHONPATH": str(tmp_path), "VRAMCAST_REPORT_FILE": str(tmp_path / "message")}
+    ended = subprocess.run(command, check=True, capture_output=True, text=True, env=environment, cwd=tmp_path)
+    assert str(tmp_path / "vramcast") in ended.stdout
+    assert json.loads((tmp_path / "message").read_text())["vramcast"] == 1
 
 
 @pytest.mark.e2e

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
@@ -16,7 +17,7 @@ from tests.fakes import FakeClock, FakeCluster, new_fake_service, pod_manifest, 
 from vramcast.cluster.telemetry import TelemetryUnavailable
 from vramcast.controllers.telemetry import poll
 from vramcast.names import NodeName, PodUid
-from vramcast.outcomes.outcome import Outcome
+from vramcast.outcomes.outcome import Outcome, Truth
 from vramcast.outcomes.readings import Frame, Interpreter, Series
 from vramcast.placement.changes import PodGone, PodSeen
 from vramcast.service import Service
@@ -416,6 +417,71 @@ def test_a_jobs_own_measurement_counts_even_on_a_shared_gpu(world: World) -> Non
         world.finish(pod)
     world.pass_time(60)
     assert [outcome.peak_bytes for outcome in world.recorded] == [2 << 30, 2 << 30]
+
+
+def report(reserved_mib: int, *, processes: int = 1, ended: str = "exited") -> str:
+    """As vramcast.report writes it."""
+    gpus = {"GPU-0": {"allocated": reserved_mib * MIB // 2, "reserved": reserved_mib * MIB}}
+    facts = {"ended": ended, "gpus": gpus}
+    return json.dumps(
+        {"vramcast": 1, "processes": {f"rank {n}": facts for n in range(processes)}}, separators=(",", ":")
+    )
+
+
+def test_exit_reports_tell_neighbours_on_one_gpu_apart(world: World) -> None:
+    pods = [world.place("first"), world.place("second")]
+    world.telemetry.used_mib[0] = 5_000.0
+    world.pass_time(60)
+    for pod, mib in zip(pods, (2_000, 1_500), strict=True):
+        world.finish(pod, message=report(mib))
+    world.pass_time(60)
+    first, second = (outcome.peak_bytes for outcome in world.recorded)
+    assert first - second == 500 * MIB
+    # torch does not count the context of the process, but the driver does.
+    context = first - 2_000 * MIB
+    assert 300 * MIB < context < 2_000 * MIB
+    assert [outcome.truth for outcome in world.recorded] == [Truth.REPORT, Truth.REPORT]
+    assert world.metric("vramcast_outcomes_total", truth="report", ending="succeeded") == 2
+
+
+def test_every_process_of_a_report_has_a_context(world: World) -> None:
+    for name, processes in (("one", 1), ("two", 2)):
+        world.finish(world.place(name), message=report(1_000, processes=processes))
+    world.pass_time(60)
+    one, two = (outcome.peak_bytes for outcome in world.recorded)
+    assert two == 2 * one
+
+
+def test_a_report_counts_more_than_telemetry_and_their_ratio_is_a_metric(world: World) -> None:
+    pod = world.place("p")
+    world.telemetry.used_mib[0] = 2_500.0
+    world.pass_time(60)
+    world.finish(pod, message=report(2_000))
+    world.telemetry.used_mib[0] = 0.0
+    world.pass_time(60)
+    (outcome,) = world.recorded
+    assert outcome.peak_bytes != 2_500 * MIB
+    assert world.metric("vramcast_report_agreement_ratio_count") == 1
+    assert world.metric("vramcast_report_agreement_ratio_sum") == pytest.approx(outcome.peak_bytes / (2_500 * MIB))
+
+
+def test_an_out_of_memory_in_the_report_breaks_the_promise(world: World) -> None:
+    world.finish(world.place("p"), phase="Failed", message=report(1_000, ended="oom"), exit_code=1)
+    world.pass_time(60)
+    (outcome,) = world.recorded
+    assert outcome.ending is Ending.OOM
+    assert not outcome.covered
+
+
+def test_a_report_of_more_than_the_gpu_has_is_ignored(world: World) -> None:
+    pod = world.place("p")
+    world.telemetry.used_mib[0] = 2_500.0
+    world.pass_time(60)
+    world.finish(pod, message=report(500_000))
+    world.telemetry.used_mib[0] = 0.0
+    world.pass_time(60)
+    assert [outcome.peak_bytes for outcome in world.recorded] == [2_500 * MIB]
+    assert world.metric("vramcast_telemetry_faults_total", fault="report") == 1
 
 
 def test_a_run_with_a_users_own_number_is_measured_but_not_learned_from(world: World) -> None:

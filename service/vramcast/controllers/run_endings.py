@@ -15,9 +15,10 @@ from vramcast.errors import InvalidTask, WorldUnavailable
 from vramcast.forecast.forecast import Forecast
 from vramcast.hardware.vendors import SHARED_GPU
 from vramcast.names import PodUid, Product
-from vramcast.outcomes.outcome import Outcome
+from vramcast.outcomes.outcome import Outcome, Truth
+from vramcast.outcomes.readings import Fault
 from vramcast.outcomes.run_tracker import EndedRun
-from vramcast.outcomes.runs import Unmeasured
+from vramcast.outcomes.runs import Run, Unmeasured
 from vramcast.outcomes.tenancy import Tenant
 from vramcast.service import Service
 from vramcast.task.pod import PodRecord
@@ -126,6 +127,7 @@ def _may_close(service: Service, ended: EndedRun) -> bool:
 
 async def _close(service: Service, uid: PodUid, ended: EndedRun) -> None:
     tracker = service.tracker
+    _doubt_report(service, ended)
     why = _unmeasured(service, ended)
     outcome = None if why else await _outcome(service, ended)
     task = ended.run.pod.task
@@ -143,14 +145,27 @@ async def _close(service: Service, uid: PodUid, ended: EndedRun) -> None:
         service.learn(outcome, task)
     log.info(
         "outcome", pod=outcome.pod, ending=outcome.ending.value, peak_mib=outcome.peak_bytes // MIB,
-        promised_mib=outcome.bound_bytes // MIB, kept=outcome.covered,
+        promised_mib=outcome.bound_bytes // MIB, kept=outcome.covered, known_by=outcome.truth.value,
     )  # fmt: skip
+
+
+def _doubt_report(service: Service, ended: EndedRun) -> None:
+    """A report of more memory than the GPU has is wrong or forged, and as good as none."""
+    facts, pod = ended.facts, ended.run.pod
+    node = service.state.ledger.nodes.get(pod.node) if pod.node is not None else None
+    sizes = [size for pool in node.pools for size in pool.memory_mib] if node is not None else []
+    if facts is None or facts.report is None or not sizes or facts.report.reserved_mib <= max(sizes):
+        return
+    service.tracker.telemetry.faults[Fault.REPORT] += 1
+    log.warning("exit report ignored: more memory than the GPU has", pod=pod.key, said_mib=facts.report.reserved_mib)
+    ended.facts = replace(facts, report=None)
 
 
 def _unmeasured(service: Service, ended: EndedRun) -> Unmeasured | None:
     if ended.facts is None:
         return Unmeasured.UNKNOWN_END
-    if _ending(service, ended.facts) is Ending.OOM or ended.facts.observed_mib is not None:
+    facts = ended.facts
+    if _ending(service, facts) is Ending.OOM or facts.observed_mib is not None or facts.report is not None:
         return None
     return ended.run.judge(ended.ended_at, service.settings.min_run_seconds)
 
@@ -173,7 +188,7 @@ async def _outcome(service: Service, ended: EndedRun) -> Outcome | None:
     ending = _ending(service, facts)
     median = run.median_bytes if run.median_bytes is not None else forecast.median_bytes
     bound = run.bound_bytes if run.bound_bytes is not None else forecast.bound_bytes
-    peak = max(run.peak_mib, facts.observed_mib or 0) * MIB
+    truth, peak = _peak_bytes(service, run, facts, forecast)
     return Outcome(
         uid=pod.uid,
         pod=pod.key,
@@ -193,7 +208,21 @@ async def _outcome(service: Service, ended: EndedRun) -> Outcome | None:
         gpu_utilization_forecast=forecast.utilization.gpu,
         gpu_utilization_observed=run.utilization,
         adjustment=run.adjustment,
+        truth=truth,
     )
+
+
+def _peak_bytes(service: Service, run: Run, facts: RunFacts, forecast: Forecast) -> tuple[Truth, int]:
+    """By the most trusted source, as the driver would report it."""
+    if facts.report is not None:
+        # torch does not count CUDA contexts.
+        peak = facts.report.reserved_mib * MIB + facts.report.processes * forecast.context_bytes
+        if run.peak_mib:
+            service.tracker.accuracy.agreement.add(peak / (run.peak_mib * MIB))
+        return Truth.REPORT, peak
+    if facts.observed_mib is not None:
+        return Truth.ANNOTATION, facts.observed_mib * MIB
+    return (Truth.TELEMETRY if run.peak_mib else Truth.ENDING), run.peak_mib * MIB
 
 
 def _forecast(service: Service, task: Task, product: Product) -> Forecast | None:

@@ -15,6 +15,7 @@ from enum import StrEnum
 from itertools import accumulate, pairwise
 from typing import Protocol
 
+from vramcast.hardware.products import PRODUCTS
 from vramcast.names import Product
 from vramcast.task.quantity import MIB
 from vramcast.task.task import Task
@@ -65,6 +66,8 @@ class Adjustment:
 
 
 UNADJUSTED = Adjustment()
+CONTEXT_PART = "CUDA context"
+_UNKNOWN_CONTEXT_MIB = 500
 
 
 def parse_adjustment(text: str | None) -> Adjustment:
@@ -97,6 +100,12 @@ class Forecast:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "need_mib", -(-self.bound_bytes // MIB))
+
+    @property
+    def context_bytes(self) -> int:
+        """Of one process. A number that a person gave has no parts, so its product's usual context counts."""
+        usual_mib = PRODUCTS[self.product].context_mib if self.product in PRODUCTS else _UNKNOWN_CONTEXT_MIB
+        return next((part.size_bytes for part in self.parts if part.name == CONTEXT_PART), usual_mib * MIB)
 
 
 class Forecaster(Protocol):

@@ -19,7 +19,7 @@ from math import log
 import numpy as np
 
 from vramcast.forecast.description import IS_CONVOLUTION, Description, OpKind
-from vramcast.forecast.forecast import Part
+from vramcast.forecast.forecast import CONTEXT_PART, Part
 from vramcast.forecast.replay import NO_WORKSPACE, RecordedSteps, Replay, Workspaces, record
 from vramcast.forecast.saved import Array, LayerTable, Saved, layer_table, saved_bytes
 from vramcast.hardware.products import PRODUCTS
@@ -293,7 +293,7 @@ def context_part(product: Product, *, cudnn: bool, norms: bool) -> Part:
     mib = _MEASURED_CONTEXT_MIB.get(product, unmeasured)
     if cudnn and (product in _MEASURED_WITHOUT_CUDNN or product not in _MEASURED_CONTEXT_MIB):
         mib += _CUDNN_MIB
-    return Part("CUDA context", (mib + (_CUDNN_NORM_MIB if norms else 0)) * MIB, f"one process on {product}")
+    return Part(CONTEXT_PART, (mib + (_CUDNN_NORM_MIB if norms else 0)) * MIB, f"one process on {product}")
 
 
 # ---------------------------------------------------------------------- weights, gradients, optimizer states

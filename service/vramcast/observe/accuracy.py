@@ -13,7 +13,7 @@ from vramcast.outcomes.run_tracker import RunTracker
 from vramcast.outcomes.runs import Unmeasured
 from vramcast.task.run_status import Ending
 
-_GROUP = ("family", "level", "product")
+_GROUP = ("family", "level", "product", "truth")
 
 
 class AccuracyCollector(Collector):
@@ -35,6 +35,7 @@ class AccuracyCollector(Collector):
         for why in Unmeasured:
             unmeasured.add_metric([why], self._accuracy.unmeasured[why] if self._counting() else 0)
         yield unmeasured
+        yield _agreement(self._accuracy.agreement)
         yield from _telemetry(self._tracker)
 
 
@@ -45,7 +46,7 @@ def _outcomes(groups: Iterable[tuple[Group, GroupAccuracy]]) -> Iterator[Metric]
     )
     ooms = CounterMetricFamily("vramcast_ooms", "Runs that ran out of GPU memory", labels=_GROUP)
     for group, accuracy in groups:
-        labels = [group.family, group.level, group.product]
+        labels = [group.family, group.level, group.product, group.truth]
         for ending in Ending:
             ends.add_metric([*labels, ending], accuracy.endings[ending])
         kept.add_metric(labels, accuracy.kept)
@@ -69,7 +70,7 @@ def _lately(groups: Iterable[tuple[Group, GroupAccuracy]]) -> Iterator[Metric]:
     )
     lately = GaugeMetricFamily("vramcast_coverage_outcomes", "Outcomes behind the coverage, at most 200", labels=_GROUP)
     for group, accuracy in groups:
-        labels = [group.family, group.level, group.product]
+        labels = [group.family, group.level, group.product, group.truth]
         was, should_be = accuracy.coverage
         bias.add_metric(labels, accuracy.bias)
         coverage.add_metric(labels, was)
@@ -91,11 +92,19 @@ def _histograms(groups: Iterable[tuple[Group, GroupAccuracy]]) -> Iterator[Metri
         "vramcast_utilization_error_ratio", "GPU utilization: forecast minus observed mean", labels=_GROUP
     )
     for group, accuracy in groups:
-        labels = [group.family, group.level, group.product]
+        labels = [group.family, group.level, group.product, group.truth]
         _add(error, labels, accuracy.error)
         _add(reserved, labels, accuracy.reservation)
         _add(utilization, labels, accuracy.utilization)
     yield from (error, reserved, utilization)
+
+
+def _agreement(tally: Tally) -> Metric:
+    agreement = HistogramMetricFamily(
+        "vramcast_report_agreement_ratio", "Exit report over what telemetry saw of the same run, since the start"
+    )
+    _add(agreement, [], tally)
+    return agreement
 
 
 def _add(family: HistogramMetricFamily, labels: list[str], tally: Tally) -> None:

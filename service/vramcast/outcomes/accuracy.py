@@ -1,7 +1,7 @@
 """How accurate the forecasts were: counters since the beginning, and a window of recent outcomes per group.
 
-Groups are (family, level, product). Beyond a limit, further groups are counted as `other`, so that the number of label
-values stays bounded whatever pods claim.
+Groups are (family, level, product, truth). Beyond a limit, further groups are counted as `other`, so that the number of
+label values stays bounded whatever pods claim.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from vramcast.outcomes.outcome import Outcome
+from vramcast.outcomes.outcome import Outcome, Truth
 from vramcast.outcomes.runs import Counted, Unmeasured
 from vramcast.task.run_status import Ending
 from vramcast.task.vocabulary import Architecture
@@ -22,6 +22,8 @@ from vramcast.task.vocabulary import Architecture
 ERROR_BUCKETS = (0.25, 0.5, 0.7, 0.8, 0.9, 0.95, 1.0, 1.05, 1.1, 1.2, 1.3, 1.5, 2.0, 4.0)
 # Promise over observed peak.
 RESERVATION_BUCKETS = (0.5, 0.8, 0.9, 0.95, 1.0, 1.02, 1.05, 1.1, 1.15, 1.2, 1.3, 1.5, 2.0, 3.0, 5.0)
+# A report over what telemetry saw of the same run.
+AGREEMENT_BUCKETS = (0.5, 0.8, 0.9, 0.95, 1.0, 1.05, 1.1, 1.25, 2.0)
 # Forecast minus observed.
 UTILIZATION_BUCKETS = (-0.5, -0.3, -0.2, -0.1, -0.05, 0.0, 0.05, 0.1, 0.2, 0.3, 0.5)
 # About as many outcomes as it takes to tell a coverage of 95 % from 90 %.
@@ -40,6 +42,7 @@ class Group:
     family: str
     level: str
     product: str
+    truth: str = Truth.TELEMETRY
 
 
 @dataclass(slots=True)
@@ -113,6 +116,7 @@ class Accuracy:
         self.groups: dict[Group, GroupAccuracy] = {}
         self.unmeasured: Counter[Unmeasured] = Counter()
         self.counted = Counted()
+        self.agreement = Tally(AGREEMENT_BUCKETS)
         self.latest: deque[Outcome] = deque(maxlen=_MOST_LATEST)
 
     def record(self, outcome: Outcome) -> None:
@@ -128,10 +132,10 @@ class Accuracy:
 
     def _group(self, outcome: Outcome) -> Group:
         family = outcome.family if outcome.family in _FAMILIES else UNKNOWN
-        group = Group(family, outcome.level, outcome.product or UNKNOWN)
+        group = Group(family, outcome.level, outcome.product or UNKNOWN, outcome.truth)
         if group in self.groups or len(self.groups) < MOST_GROUPS:
             return group
-        return Group(OTHER, OTHER, OTHER)
+        return Group(OTHER, OTHER, OTHER, OTHER)
 
     # ------------------------------------------------------------------ over a restart
 
@@ -154,7 +158,7 @@ class Accuracy:
 
 def _pack(group: Group, accuracy: GroupAccuracy) -> dict[str, Any]:
     return {
-        "group": [group.family, group.level, group.product],
+        "group": [group.family, group.level, group.product, str(group.truth)],
         "endings": {ending.value: count for ending, count in accuracy.endings.items()},
         "kept": accuracy.kept,
         **{
@@ -170,7 +174,8 @@ def _pack(group: Group, accuracy: GroupAccuracy) -> dict[str, Any]:
 
 
 def _unpack(entry: Mapping[str, Any]) -> tuple[Group, GroupAccuracy]:
-    family, level, product = map(str, entry["group"])
+    # Versions before exit reports stored no truth.
+    group = Group(*map(str, entry["group"]))
     accuracy = GroupAccuracy(
         Counter({Ending(ending): int(count) for ending, count in entry["endings"].items()}), int(entry["kept"])
     )
@@ -185,4 +190,4 @@ def _unpack(entry: Mapping[str, Any]) -> tuple[Group, GroupAccuracy]:
         ((int(packed) // 2) * _LOG_UNIT, bool(int(packed) % 2), float(promised))
         for packed, promised in zip(lately[::2], lately[1::2], strict=True)
     )
-    return Group(family, level, product), accuracy
+    return group, accuracy

@@ -3,10 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 
 from vramcast.forecast.forecast import UNADJUSTED, Adjustment
 from vramcast.names import PodUid, Product
 from vramcast.task.run_status import Ending
+
+
+class Truth(StrEnum):
+    """Where a run's peak is known from, the most trusted first; a metric label, so the set is closed."""
+
+    REPORT = "report"  # the job's exit report: torch's own counters
+    ANNOTATION = "annotation"  # the job wrote it on its pod
+    TELEMETRY = "telemetry"  # samples of the GPU, by pod label or because the pod was alone
+    ENDING = "ending"  # only that it ran out of memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +40,7 @@ class Outcome:
     gpu_utilization_forecast: float | None = None
     gpu_utilization_observed: float | None = None
     adjustment: Adjustment = UNADJUSTED  # already applied to median and bound
+    truth: Truth = Truth.TELEMETRY
 
     @property
     def covered(self) -> bool:

@@ -35,6 +35,7 @@ class Fault(StrEnum):
     DUPLICATE = "duplicate"  # the larger one counts
     STALE = "stale"  # too old to show the present
     AHEAD = "ahead"  # from a clock that is ahead of the local one
+    REPORT = "report"  # an exit report of more memory than the GPU has
 
 
 class Unit(StrEnum):

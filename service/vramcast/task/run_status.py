@@ -10,6 +10,7 @@ from enum import StrEnum
 import msgspec
 
 from vramcast.hardware.vendors import OOM_PHRASES
+from vramcast.task.exit_report import ExitReport, read_report
 from vramcast.task.forms import MAX_GPU_MEMORY_MIB
 from vramcast.task.quantity import ceil_mib, parse_quantity
 from vramcast.task.task import OBSERVED_MEMORY, OUT_OF_MEMORY
@@ -37,7 +38,8 @@ class RunFacts:
     model_version: str = ""
     utilization: float | None = None  # forecast
     adjustment: str = ""  # of the forecast by calibration
-    observed_mib: int | None = None  # reported by the job itself
+    observed_mib: int | None = None  # by the job's own annotation
+    report: ExitReport | None = None
 
 
 class Terminated(msgspec.Struct, frozen=True, gc=False, rename="camel"):
@@ -86,6 +88,7 @@ def read_run(status: PodStatus | None, annotations: Mapping[str, str]) -> RunFac
         utilization=_share(annotations.get(Written.FORECAST_UTILIZATION)),
         adjustment=annotations.get(Written.CALIBRATION, ""),
         observed_mib=_mib(annotations.get(OBSERVED_MEMORY)),
+        report=read_report(end.message for end in ends),
     )
 
 
@@ -98,7 +101,10 @@ def _ending(status: PodStatus, annotations: Mapping[str, str]) -> Ending | None:
 
 def _out_of_memory(status: PodStatus) -> bool:
     said = [status.message, *(end.message for last in (False, True) for end in _terminations(status, last=last))]
-    return any(phrase in text.lower() for text in said if text for phrase in OOM_PHRASES)
+    if any(phrase in text.lower() for text in said if text for phrase in OOM_PHRASES):
+        return True
+    reports = (read_report(end.message for end in _terminations(status, last=last)) for last in (False, True))
+    return any(report.out_of_memory for report in reports if report is not None)
 
 
 def _terminations(status: PodStatus, *, last: bool) -> Iterator[Terminated]:
