@@ -13,6 +13,8 @@ import pytest
 from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
+from tests.admission.pods import new_pod
+from tests.api.admission import review, webhook
 from tests.api.client import Client
 from tests.fakes import FakeCluster, new_fake_app, new_fake_service, pod_manifest, shared_pod, sharing_node, whole_node
 from vramcast.app import App
@@ -28,6 +30,7 @@ from vramcast.placement.changes import PodGone
 from vramcast.placement.gpus import read_node
 from vramcast.placement.promises import State
 from vramcast.placement.reasons import Reason
+from vramcast.service import Service
 from vramcast.settings import load_settings
 from vramcast.task.run_status import Ending
 from vramcast.task.vocabulary import Architecture, Level
@@ -66,6 +69,8 @@ CONTRACT = {
     ("vramcast_watch_lists_total", "counter", ()),
     ("vramcast_watch_reconnects_total", "counter", ()),
     ("vramcast_dropped_events_total", "counter", ()),
+    ("vramcast_admissions_total", "counter", ("decision",)),
+    ("vramcast_invalid_admissions_total", "counter", ()),
     ("vramcast_observed_placements_total", "counter", ("verdict",)),
     ("vramcast_unmanaged_bytes", "gauge", ()),
     ("vramcast_outcomes_total", "counter", ("family", "level", "product", "truth", "ending")),
@@ -128,15 +133,16 @@ DETAIL = {
 CLOSED = {
     "verb": {
         "filter", "prioritize", "bind", "preempt", "forecast", "explain", "state", "records", "cluster", "pods", "pod",
-        "models", "sweep", "step", "accuracy",
+        "models", "sweep", "step", "accuracy", "admit",
     },
     "cause": {
         "bad_request", "not_found", "too_large", "not_synced", "not_leading", "gone", "defect", "not_bound", "no_room",
-        "incomplete", "overloaded", Fate.REFUSED, Fate.UNKNOWN,
+        "incomplete", "overloaded", "slow_forecast", Fate.REFUSED, Fate.UNKNOWN,
     },
     "limit": {"max_connections", "request_timeout_seconds", "head_size"},
     "reason": {reason.label for reason in Reason} - {"fits"},
     "fate": {"bound", "refused", "unknown"},
+    "decision": {"changed", "unchanged", "refused"},
     "source": {"given", "physics", "model", "recording"},
     "truth": {*Truth, "other"},
     "outcome": {"fits", "timed_out"},
@@ -238,8 +244,20 @@ async def cause_every_event(client: Client, cluster: FakeCluster) -> None:
     client.service.apply([PodGone(PodUid("uid-gone"))])
     await client.filter(gone, nodes)
     await Client(replace(client.service, leadership=Standby())).filter(shared_pod("standby"), nodes)
+    await admit_slowly(client.service)
     # Only mode observe counts these.
     client.service.metrics.observed_placements.labels(Reason.FITS.label).inc()
+
+
+async def admit_slowly(service: Service) -> None:
+    never: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    async def offload(*_: Any) -> None:
+        await never
+
+    impatient = service.settings.model_copy(update={"webhook_forecast_seconds": 0.001})
+    slow = replace(service, settings=impatient, workers=replace(service.workers, admission=offload))
+    await review(webhook(slow), new_pod())
 
 
 def learn_from_every_ending(app: App) -> None:

@@ -54,6 +54,8 @@ DEFAULTS = {
     "webhook_cert_file": None,
     "webhook_key_file": None,
     "webhook_validate": "warn",
+    "webhook_tell_forecast": True,
+    "webhook_forecast_seconds": 1.0,
     "webhook_scheduler_name": "",
     "mode": "decide",
     "prometheus_url": None,

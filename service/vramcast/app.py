@@ -20,6 +20,7 @@ import structlog
 import uvloop
 
 from vramcast import __version__
+from vramcast.api.http import Surface
 from vramcast.api.server import address_text, listen, new_server, stop_all
 from vramcast.cluster.seam import Cluster
 from vramcast.cluster.sources import choose_telemetry
@@ -40,7 +41,7 @@ from vramcast.forecast.model import choose_forecaster
 from vramcast.names import Product
 from vramcast.observe.accuracy import AccuracyCollector
 from vramcast.observe.calibration import CalibrationCollector
-from vramcast.observe.certificates import CertificateCollector, CertificateView
+from vramcast.observe.certificates import CertificateCollector
 from vramcast.observe.comparison import CandidateCollector
 from vramcast.observe.detail import DetailCollector
 from vramcast.observe.metrics import ClusterView, Metrics, StateCollector
@@ -65,18 +66,18 @@ class App:
     service: Service
     learner: Learner
     learned_state: LearnedState
-    certificates: Certificates | None
+    certificates: tuple[Certificates, ...]
 
 
 def build(
     settings: Settings, cluster: Cluster, workers: Workers, *, base: CachingForecaster | None = None,
-    forecast_ahead: Callable[[Forecaster], ForecastAhead] | None = None, certificates: Certificates | None = None,
+    forecast_ahead: Callable[[Forecaster], ForecastAhead] | None = None, certificates: Sequence[Certificates] = (),
     clock: Callable[[], float] = time.monotonic, wall: Callable[[], float] = time.time,
     lease_clock: Callable[[], float] = boot_seconds,
 ) -> App:  # fmt: skip
     """Every part, connected. `base`: the forecaster, if it is not the artifact of the settings.
 
-    `certificates`: None without TLS. `clock` is monotonic; `wall` is the time of day in seconds since the epoch.
+    `certificates`: of every port with TLS. `clock` is monotonic; `wall` is the time of day in seconds since the epoch.
     """
     base = base or choose_forecaster(
         settings.artifact, settings.default_oom_risk, physics_if_unusable=settings.physics_if_unusable
@@ -114,7 +115,7 @@ def build(
         forecast_ahead=(forecast_ahead or (lambda _: lambda _task, _products: None))(forecaster),
         learn=learner.record, learned=lambda: learner.view(learned_state, counting=may_count()), may_count=may_count,
     )  # fmt: skip
-    app = App(service, learner, learned_state, certificates)
+    app = App(service, learner, learned_state, tuple(certificates))
     _register_collectors(app)
     return app
 
@@ -143,7 +144,7 @@ def _register_collectors(app: App) -> None:
     registry.register(AccuracyCollector(service.tracker, service.may_count))
     registry.register(CalibrationCollector(service.learned))
     registry.register(CandidateCollector(learner.trial_view))
-    registry.register(CertificateCollector(app.certificates.view if app.certificates else CertificateView))
+    registry.register(CertificateCollector([each.view for each in app.certificates]))
     if service.settings.detail_metrics:
         registry.register(DetailCollector(service.state.ledger, service.tracker))
 
@@ -168,42 +169,65 @@ def run(
 
     `telemetry`: the source, if it is not the one of the settings.
     """
-    certificates = _certificates(settings)
+    ports = _ports(settings)
     keep_freed_memory()
-    listeners = [listen(settings.host, settings.port, "settings host, port")]
-    if settings.metrics_port is not None:
-        listeners.append(listen(settings.metrics_host, settings.metrics_port, "settings metrics_host, metrics_port"))
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(_serve(settings, cluster, certificates, listeners, ready, telemetry or choose_telemetry(settings)))
+        runner.run(_serve(settings, cluster, ports, ready, telemetry or choose_telemetry(settings)))
+
+
+@dataclass(frozen=True, slots=True)
+class Port:
+    """Open already, so that a port that is taken ends the process before anything starts."""
+
+    surface: Surface
+    listener: socket.socket
+    certificates: Certificates | None = None
+
+
+def _ports(settings: Settings) -> list[Port]:
+    """The first is that of the verbs. Raises InvalidSettings."""
+    files = TlsFiles(settings.tls_cert_file, settings.tls_key_file, settings.tls_client_ca_file)
+    certificates = Certificates(files) if any((files.cert, files.key, files.client_ca)) else None
+    webhook = TlsFiles(settings.webhook_cert_file, settings.webhook_key_file, setting="webhook")
+    webhook_certificates = Certificates(webhook) if settings.webhook_port is not None else None
+    ports = [Port(Surface.ALL, listen(settings.host, settings.port, "settings host, port"), certificates)]
+    for surface, host, port, named, theirs in (
+        (Surface.PROBES, settings.metrics_host, settings.metrics_port, "metrics", None),
+        (Surface.WEBHOOK, settings.webhook_host, settings.webhook_port, "webhook", webhook_certificates),
+    ):
+        if port is not None:
+            listener = listen(host, port, f"settings {named}_host, {named}_port")
+            ports.append(Port(surface, listener, theirs))
+    return ports
 
 
 async def _serve(
-    settings: Settings, cluster: Cluster, certificates: Certificates | None, listeners: list[socket.socket],
-    ready: Callable[[str], None] | None, telemetry: Telemetry | None,
+    settings: Settings, cluster: Cluster, ports: Sequence[Port], ready: Callable[[str], None] | None,
+    telemetry: Telemetry | None,
 ) -> None:  # fmt: skip
-    """The verbs on the first listener. On the second, if there is one, only metrics and probes, without TLS."""
     loop = asyncio.get_running_loop()
     with start_workers(settings.bind_workers) as workers:
+        certificates = [port.certificates for port in ports if port.certificates is not None]
         app = build(settings, cluster, workers, forecast_ahead=_forecasting_thread, certificates=certificates)
         service = app.service
         servers = [
-            new_server(service, certificates=certificates.context if certificates else None),
-            new_server(service, probes_only=True),
+            new_server(service, port.surface, certificates=port.certificates.context if port.certificates else None)
+            for port in ports
         ]
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stop_all, servers)
 
         inbox = _Inbox(loop, service.apply)
         cluster.start(ForecastFirst(service.forecaster, inbox.put).put)
-        scheme = "https" if certificates else "http"
+        scheme = "https" if ports[0].certificates else "http"
         url = f"{scheme}://{address_text(settings.host, settings.port)}"
         log.info("serving", url=url, version=__version__)
         await app.learned_state.load()
         loops = [*_controllers(app, telemetry), _when_synced(service, url, ready)]
         tasks = [asyncio.create_task(each) for each in loops]
         try:
-            pairs = zip(servers, listeners, strict=False)
-            await asyncio.gather(*(server.serve(sockets=[listener]) for server, listener in pairs))
+            pairs = zip(servers, ports, strict=True)
+            await asyncio.gather(*(server.serve(sockets=[port.listener]) for server, port in pairs))
         finally:
             log.info("stopping")
             for task in tasks:
@@ -230,9 +254,9 @@ def _controllers(app: App, telemetry: Telemetry | None) -> list[Coroutine[Any, A
         loops.append(run_trial(learner.trial, learner.teach, promote, service.workers.telemetry))
     if isinstance(service.leadership, LeaseFollower) and isinstance(service.cluster, LeaderElectionApi):
         loops.append(service.leadership.follow(partial(_become_leader, app, service.cluster)))
-    if app.certificates is not None:
+    for certificates in app.certificates:
         interval = service.settings.tls_check_seconds
-        loops.append(keep_current(app.certificates, service.workers.maintenance, interval))
+        loops.append(keep_current(certificates, service.workers.maintenance, interval))
     return loops
 
 
@@ -309,9 +333,3 @@ async def _when_synced(service: Service, url: str, ready: Callable[[str], None] 
     log.info("synced", nodes=nodes, promises=sum(1 for _ in service.state.ledger.promises()))
     if ready is not None:
         await asyncio.get_running_loop().run_in_executor(None, ready, url)
-
-
-def _certificates(settings: Settings) -> Certificates | None:
-    """Before anything starts. Raises InvalidSettings."""
-    files = TlsFiles(settings.tls_cert_file, settings.tls_key_file, settings.tls_client_ca_file)
-    return Certificates(files) if any((files.cert, files.key, files.client_ca)) else None

@@ -28,7 +28,7 @@ from vramcast.placement.state import ClusterState
 from vramcast.settings import Mode, Settings
 from vramcast.task.pod import PodRecord
 from vramcast.task.task import Task
-from vramcast.workers import Workers
+from vramcast.workers import Offload, Workers
 
 log = structlog.get_logger("vramcast")
 
@@ -157,11 +157,11 @@ class Service:
                 f"vramcast has not heard from the API server for {health.stale_seconds:.0f} s: {health.detail}"
             )
 
-    async def make_forecasts(self, pod: PodRecord) -> None:
+    async def make_forecasts(self, pod: PodRecord, offload: Offload | None = None) -> None:
         """On a worker, so that deciding only reads the cache. Raises InvalidTask."""
-        task = pod.task
+        task, offload = pod.task, offload or self.workers.forecasts
         while task is not None and (missing := self._missing(task)):
-            await self.workers.forecasts(self._forecast_all, task, missing)
+            await offload(self._forecast_all, task, missing)
 
     def _missing(self, task: Task) -> list[Product]:
         return [product for product in self.state.ledger.products if not self.forecaster.is_cached(task, product)]

@@ -153,6 +153,10 @@ class Settings(BaseModel):
     """key of that certificate"""
     webhook_validate: Validation = Validation.WARN
     """pods with invalid annotations, at admission: warn the client, or deny them"""
+    webhook_tell_forecast: bool = True
+    """true: the client that creates a described object is told the forecast, as an admission warning"""
+    webhook_forecast_seconds: float = Field(1.0, gt=0, le=10)
+    """how long the webhook waits for a forecast before it answers without; below its timeout in the API server"""
     webhook_scheduler_name: str = ""
     """`schedulerName` that the webhook gives to described pods; empty: it leaves it alone"""
     mode: Mode = Mode.DECIDE

@@ -19,6 +19,8 @@ _TELEMETRY = 20
 # These compute. More threads than cores would only share them.
 _FORECASTS = 2
 _INSPECTION = 2
+# One: pods of a large job are admitted together, and the scheduler's own forecasts need the other core.
+_ADMISSION = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,11 +31,12 @@ class Workers:
     maintenance: Offload  # requeues, unconfirmed binds, takeovers, learned state, certificates
     telemetry: Offload  # polls, how runs ended, the candidate model
     inspection: Offload  # /forecast and /explain
+    admission: Offload  # forecasts for the webhook
 
     @classmethod
     def all(cls, offload: Offload) -> Workers:
         """Everything on one pool: for tests."""
-        return cls(offload, offload, offload, offload, offload, offload)
+        return cls(offload, offload, offload, offload, offload, offload, offload)
 
 
 @contextmanager
@@ -57,4 +60,5 @@ def start_workers(binds: int) -> Iterator[Workers]:
             maintenance=pool("maintenance", _MAINTENANCE),
             telemetry=pool("telemetry", _TELEMETRY),
             inspection=pool("inspection", _INSPECTION),
+            admission=pool("admission", _ADMISSION),
         )

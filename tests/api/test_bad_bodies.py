@@ -12,15 +12,12 @@ import msgspec
 import pytest
 
 from tests.api.client import Client
+from tests.api.damage import damaged
 from tests.fakes import new_fake_service, pod_manifest, shared_pod, sharing_node, whole_node
 from vramcast.settings import load_settings
 
 VERBS = ("filter", "prioritize", "bind", "preempt", "forecast", "explain")
 BODIES = 10_000
-JUNK: tuple[Any, ...] = (
-    None, True, -1, 0, 1.5, 1e308, 2**70, "", "x", "\ud7ff\x00", "9" * 400, [], {}, [None], {"": None}, [[[[]]]],
-    {"metadata": None}, {"annotations": {"vramcast.dev/gpu-memory": "-1Gi"}}, {"vramcast.dev/share": "maybe"},
-)  # fmt: skip
 
 
 @pytest.fixture
@@ -47,40 +44,8 @@ def good_body(verb: str, draw: random.Random) -> Any:
             return pod
 
 
-def damage(value: Any, draw: random.Random) -> Any:
-    """Replace or delete one value somewhere in the tree."""
-    if isinstance(value, dict) and value and draw.random() < 0.85:
-        key = draw.choice(list(value))
-        changed = dict(value)
-        if draw.random() < 0.1:
-            del changed[key]
-        else:
-            changed[key] = damage(value[key], draw)
-        return changed
-    if isinstance(value, list) and value and draw.random() < 0.85:
-        position = draw.randrange(len(value))
-        return [*value[:position], damage(value[position], draw), *value[position + 1 :]]
-    return draw.choice(JUNK)
-
-
-def damage_bytes(body: bytes, draw: random.Random) -> bytes:
-    match draw.randrange(5):
-        case 0:
-            return body[: draw.randrange(len(body) + 1)]
-        case 1:
-            return body + draw.randbytes(3)
-        case 2:
-            position = draw.randrange(len(body) + 1)
-            return body[:position] + draw.randbytes(2) + body[position + 2 :]
-        case 3:
-            return b"[" * 5000
-        case _:
-            return draw.randbytes(draw.randrange(60))
-
-
 def bad_body(verb: str, draw: random.Random) -> bytes:
-    body = msgspec.json.encode(damage(good_body(verb, draw), draw))
-    return damage_bytes(body, draw) if draw.random() < 0.4 else body
+    return damaged(good_body(verb, draw), draw)
 
 
 def test_ten_thousand_bad_bodies_all_get_a_response_and_leak_nothing(client: Client) -> None:

@@ -14,7 +14,7 @@ from tests.api.client import Client
 from tests.fakes import new_fake_service, pod_manifest, shared_pod, sharing_node, whole_node
 from tests.forecast.test_recorded import TEXT
 from vramcast.api import page
-from vramcast.api.http import new_http_app
+from vramcast.api.http import Surface, new_http_app
 from vramcast.cluster.readers import PodReader
 from vramcast.placement.changes import NodeSeen
 from vramcast.settings import load_settings
@@ -89,7 +89,7 @@ def test_the_page_can_be_turned_off_and_is_never_on_the_probes_port() -> None:
     off = Client(new_fake_service(settings=load_settings({"page": False}, {})))
     assert off.request("GET", "/").status == 404
     probes = Client(new_fake_service())
-    probes.app = new_http_app(probes.service, probes_only=True)
+    probes.app = new_http_app(probes.service, Surface.PROBES)
     assert probes.request("GET", "/").status == 404
     assert probes.request("GET", "/cluster").status == 404
 

@@ -6,13 +6,13 @@ import pytest
 
 from tests.api.client import Client
 from tests.fakes import new_fake_service, sharing_node
-from vramcast.api.http import new_http_app
+from vramcast.api.http import Surface, new_http_app
 
 
 @pytest.fixture
 def probes() -> Client:
     client = Client(new_fake_service([sharing_node("a", 2)]))
-    client.app = new_http_app(client.service, probes_only=True)
+    client.app = new_http_app(client.service, Surface.PROBES)
     return client
 
 

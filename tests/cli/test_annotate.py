@@ -14,9 +14,9 @@ import yaml
 
 from tests.cli.kinds import KINDS
 from vramcast.cli.annotate import SCHEDULER_NAME, AnnotateOptions, parse_names, parse_settings, run_annotate
-from vramcast.cli.workloads import find_templates
 from vramcast.cli.yaml_edits import format_place
 from vramcast.errors import InvalidInput
+from vramcast.task.workloads import find_templates
 
 SUMMARY = ("parameters=25.6M", "activations=11.1M", "batch-size=64")
 SUMMARY_LINES = {

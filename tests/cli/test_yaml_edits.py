@@ -9,8 +9,9 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vramcast.cli.yaml_edits import Place, load_documents, remove_value, scalar, set_value
+from vramcast.cli.yaml_edits import load_documents, remove_value, scalar, set_value
 from vramcast.errors import InvalidInput
+from vramcast.task.workloads import Place
 
 _WORDS = st.text("abcdefgh: #'\"|-{}[],&*?\n", min_size=1, max_size=8)
 _LEAVES = st.one_of(_WORDS, st.integers(), st.booleans(), st.none())

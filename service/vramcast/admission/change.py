@@ -14,8 +14,8 @@ from typing import Any, Final
 from vramcast.errors import InvalidRequest
 from vramcast.task.pod import PodRecord
 from vramcast.task.vocabulary import INJECTED
+from vramcast.task.workloads import Place
 
-Path = tuple[str | int, ...]
 Object = Mapping[str, Any]
 APPEND: Final = "-"  # the last step of a path: one more entry of a list
 
@@ -27,7 +27,7 @@ class Change:
     `replaces`: a default of the API server, or a value that the new one contains. Nothing else is ever replaced.
     """
 
-    path: Path
+    path: Place
     value: Any
     told: str
     replaces: bool = False
@@ -48,7 +48,7 @@ class AdmittedPod:
     def spec(self) -> Object:
         return mapping(self.raw.get("spec"))
 
-    def containers(self, *fields: str) -> Iterator[tuple[Path, Object]]:
+    def containers(self, *fields: str) -> Iterator[tuple[Place, Object]]:
         """With their places; `fields` are `containers` and `initContainers`, in this order, unless given."""
         for field in fields or ("containers", "initContainers"):
             for index, container in enumerate(entries(self.spec.get(field))):
@@ -118,7 +118,7 @@ def _enter(changed: Any, change: Change) -> dict[str, Any]:
         inner = _get(holder, step)
         if inner is None:
             value = _wrapped(steps[depth + 1 :], change.value)
-            _put(holder, step, value)
+            _put(holder, step, deepcopy(value))
             return {"op": "add", "path": _pointer(steps[: depth + 1]), "value": value}
         holder = inner
     known = None if steps[-1] == APPEND else _get(holder, steps[-1])
@@ -129,11 +129,11 @@ def _enter(changed: Any, change: Change) -> dict[str, Any]:
     return {"op": operation, "path": _pointer(steps), "value": change.value}
 
 
-def _wrapped(steps: Path, value: Any) -> Any:
+def _wrapped(steps: Place, value: Any) -> Any:
     """The value inside of the parents that are missing."""
     for step in reversed(steps):
         value = [value] if step == APPEND or isinstance(step, int) else {step: value}
-    return deepcopy(value)
+    return value
 
 
 def _get(holder: Any, step: str | int) -> Any:
@@ -153,6 +153,6 @@ def _put(holder: Any, step: str | int, value: Any) -> None:
         raise InvalidRequest(f"the object has no place for {step!r}")
 
 
-def _pointer(steps: Path) -> str:
+def _pointer(steps: Place) -> str:
     """RFC 6901: ~ and / are escaped."""
     return "".join("/" + str(step).replace("~", "~0").replace("/", "~1") for step in steps)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
+
 from fastapi import FastAPI, Request, Response
 from starlette.exceptions import HTTPException
 
@@ -17,6 +19,7 @@ from vramcast.api import (
     pods_view,
     probes,
 )
+from vramcast.api.admit import AdmissionRoute
 from vramcast.api.bind import bind_pod
 from vramcast.api.filter import filter_nodes
 from vramcast.api.preempt import preempt_pods
@@ -33,8 +36,15 @@ vramcast forecasts the GPU memory of deep learning tasks and places their pods.
 """
 
 
-def new_http_app(service: Service, *, probes_only: bool = False) -> FastAPI:
-    """`probes_only`: serve only what may be open to the network, because it changes nothing and reveals no secrets."""
+class Surface(StrEnum):
+    """What a port serves."""
+
+    ALL = "all"  # but the webhook
+    PROBES = "probes"  # may be open to the network: it changes nothing and reveals no secrets
+    WEBHOOK = "webhook"
+
+
+def new_http_app(service: Service, surface: Surface = Surface.ALL) -> FastAPI:
     app = FastAPI(
         title="vramcast",
         version=__version__,
@@ -48,7 +58,10 @@ def new_http_app(service: Service, *, probes_only: bool = False) -> FastAPI:
         exception_handlers={HTTPException: _refuse},
     )
     app.state.service = service
-    if not probes_only:
+    if surface is Surface.WEBHOOK:
+        app.router.routes.append(AdmissionRoute(service))
+        return app
+    if surface is Surface.ALL:
         # First, because routes are tried in order.
         app.router.routes += _verb_routes(service)
         for views in (inspection, cluster_view, pods_view, forecast_view, accuracy_view):

@@ -85,9 +85,7 @@ class VerbRoute(APIRoute):
             status, reply = error_reply(self._name, error)
         # Metrics, log and holds follow after the answer is sent: the scheduler need not wait for them.
         asyncio.get_running_loop().call_soon(self._afterwards, reply, time.perf_counter() - started)
-        headers = [(b"content-type", _JSON), (b"content-length", b"%d" % len(reply.body))]
-        await send({"type": "http.response.start", "status": status, "headers": headers})
-        await send({"type": "http.response.body", "body": reply.body})
+        await send_reply(send, status, reply)
 
     def _afterwards(self, reply: Reply, seconds: float) -> None:
         self._service.state.ledger.enter_pending_hold()
@@ -112,6 +110,12 @@ class InspectionRoute(APIRoute):
             return response
 
         return handle
+
+
+async def send_reply(send: Send, status: int, reply: Reply) -> None:
+    headers = [(b"content-type", _JSON), (b"content-length", b"%d" % len(reply.body))]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": reply.body})
 
 
 async def read_body(receive: Receive) -> bytes:

@@ -14,14 +14,17 @@ import uvicorn
 
 from vramcast.api.body_limits import BodyLimits
 from vramcast.api.connection_limits import ConnectionLimits, LimitedProtocol, most_connections
-from vramcast.api.http import new_http_app
+from vramcast.api.http import Surface, new_http_app
 from vramcast.errors import InvalidInput
 from vramcast.service import Service
 
 # Go's client keeps idle connections for 90 s and does not retry a POST. Closing earlier here would lose a call there.
 KEEP_ALIVE_SECONDS = 120
 _SEND_BUFFER_BYTES = 2 << 20
-_PORTS = 2
+_PORTS = 3
+# The API server refuses objects of more than 3 MiB. A review has an object and, in an update, the old one.
+_REVIEW_MIB = 8
+_REVIEWS_MIB = 32
 _TICKS_PER_SECOND = 10
 
 
@@ -54,13 +57,17 @@ def stop_all(servers: Sequence[Server]) -> None:
         server.stop()
 
 
-def new_app(service: Service) -> BodyLimits:
-    """The whole API, as ASGI."""
-    settings = service.settings
-    return BodyLimits(new_http_app(service), body_mib=settings.max_body_mib, together_mib=settings.max_bodies_mib)
+def new_app(service: Service, surface: Surface = Surface.ALL) -> BodyLimits:
+    """What a port serves, as ASGI."""
+    app, settings = new_http_app(service, surface), service.settings
+    if surface is Surface.WEBHOOK:
+        return BodyLimits(app, body_mib=_REVIEW_MIB, together_mib=_REVIEWS_MIB)
+    return BodyLimits(app, body_mib=settings.max_body_mib, together_mib=settings.max_bodies_mib)
 
 
-def new_server(service: Service, *, certificates: ssl.SSLContext | None = None, probes_only: bool = False) -> Server:
+def new_server(
+    service: Service, surface: Surface = Surface.ALL, *, certificates: ssl.SSLContext | None = None
+) -> Server:
     settings = service.settings
     limits = ConnectionLimits(
         most_connections(settings.max_connections, _PORTS),
@@ -69,7 +76,7 @@ def new_server(service: Service, *, certificates: ssl.SSLContext | None = None, 
         lambda limit: service.metrics.connections_closed.labels(limit).inc(),
     )
     config = uvicorn.Config(
-        new_http_app(service, probes_only=True) if probes_only else new_app(service),
+        new_http_app(service, surface) if surface is Surface.PROBES else new_app(service, surface),
         # uvicorn wants a class and calls it as a factory.
         http=cast(type[asyncio.Protocol], partial(LimitedProtocol, limits=limits)),
         lifespan="off",

@@ -23,7 +23,6 @@ from vramcast.cli.manifests import (
     read_text,
     undescribed,
 )
-from vramcast.cli.workloads import Template
 from vramcast.cli.yaml_edits import remove_value, set_value
 from vramcast.errors import FieldError, InvalidInput, InvalidTask
 from vramcast.forecast.forecaster import PhysicsForecaster
@@ -31,6 +30,7 @@ from vramcast.names import Product
 from vramcast.placement.gpus import SHARING_TAINT
 from vramcast.task.task import unknown_key
 from vramcast.task.vocabulary import KEYS, PREFIX
+from vramcast.task.workloads import Template
 
 SCHEDULER_NAME = "vramcast-scheduler"
 _SHARE = PREFIX + "share"

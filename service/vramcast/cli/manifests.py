@@ -11,11 +11,11 @@ from typing import Any
 
 import msgspec
 
-from vramcast.cli.workloads import MisplacedAnnotation, Template, find_misplaced, find_templates
 from vramcast.cli.yaml_edits import format_place, load_documents
 from vramcast.errors import InvalidInput
 from vramcast.task.pod import Pod, PodRecord, to_record
 from vramcast.task.vocabulary import PREFIX, Written
+from vramcast.task.workloads import MisplacedAnnotation, Template, find_misplaced, find_templates
 
 STDIN = Path("-")
 

@@ -15,9 +15,8 @@ from typing import Any
 import yaml
 
 from vramcast.errors import InvalidInput
+from vramcast.task.workloads import Place
 
-# Keys and indices from the top of a document.
-Place = tuple[str | int, ...]
 # The values that we write.
 Content = str | Mapping[str, Any] | list[Any]
 

@@ -34,9 +34,12 @@ class UnusableCertificate(InvalidSettings):
 
 @dataclass(frozen=True, slots=True)
 class TlsFiles:
+    """`setting`: what the names of their settings start with."""
+
     cert: Path | None
     key: Path | None
-    client_ca: Path | None
+    client_ca: Path | None = None
+    setting: str = "tls"
 
     def digest(self) -> bytes:
         """By content: the kubelet swaps a link, and other tools rewrite a file within the clock's resolution."""
@@ -118,13 +121,13 @@ def _context(files: TlsFiles) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     # A resumed session would skip the check against a new client CA.
     context.num_tickets = 0
-    place = f"tls_cert_file {files.cert}, tls_key_file {files.key}"
+    place = f"{files.setting}_cert_file {files.cert}, {files.setting}_key_file {files.key}"
     try:
         if files.cert and files.key:
             # An empty password, because OpenSSL would prompt for one on the terminal.
             context.load_cert_chain(files.cert, files.key, password=lambda: "")
         if files.client_ca:
-            place = f"tls_client_ca_file {files.client_ca}"
+            place = f"{files.setting}_client_ca_file {files.client_ca}"
             context.load_verify_locations(files.client_ca)
             context.verify_mode = ssl.CERT_REQUIRED
     except (OSError, ValueError) as error:

@@ -1,8 +1,8 @@
-"""Metrics of the TLS certificate that is served."""
+"""Metrics of the TLS certificates that are served."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -18,20 +18,22 @@ class CertificateView:
 
 
 class CertificateCollector(Collector):
-    def __init__(self, view: Callable[[], CertificateView]) -> None:
-        self._view = view
+    """`views`: one per port with TLS."""
+
+    def __init__(self, views: Sequence[Callable[[], CertificateView]]) -> None:
+        self._views = views
 
     def collect(self) -> Iterator[Metric]:
-        view = self._view()
+        views = [CertificateView(), *(view() for view in self._views)]
         # Without TLS there is no sample: 0 would look like a certificate that has expired.
         yield GaugeMetricFamily(
             "vramcast_tls_certificate_expiry_timestamp_seconds",
-            "When the certificate that is served expires, in seconds since the epoch",
-            value=view.expires_at,
+            "When the first of the certificates that are served expires, in seconds since the epoch",
+            value=min((view.expires_at for view in views if view.expires_at is not None), default=None),
         )
         reloads = CounterMetricFamily(
             "vramcast_tls_reloads", "Attempts to load TLS files that had changed", labels=["result"]
         )
-        for result, count in view.reloads.items():
-            reloads.add_metric([result], count)
+        for result in CertificateView().reloads:
+            reloads.add_metric([result], sum(view.reloads[result] for view in views))
         yield reloads

@@ -20,11 +20,19 @@ from vramcast.placement.state import ClusterState
 from vramcast.task.quantity import MIB
 
 VERBS = ("filter", "prioritize", "bind", "preempt", "forecast", "explain", "state", "records",
-         "cluster", "pods", "pod", "models", "sweep", "step", "accuracy")  # fmt: skip
+         "cluster", "pods", "pod", "models", "sweep", "step", "accuracy", "admit")  # fmt: skip
 
 _LATENCY_BUCKETS = (
     0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0,
 )  # fmt: skip
+
+
+class Admission(StrEnum):
+    """What became of an object that the webhook was asked about."""
+
+    CHANGED = "changed"
+    UNCHANGED = "unchanged"
+    REFUSED = "refused"
 
 
 class Limit(StrEnum):
@@ -85,6 +93,12 @@ class Metrics:
             "vramcast_requeues", "Unschedulable pods patched so that the scheduler retries them"
         )
         self.takeovers = self._counter("vramcast_takeovers", "Times that this replica became the leader")
+        self.admissions = self._counter(
+            "vramcast_admissions", "Objects that the admission webhook answered for, by decision", "decision"
+        )
+        self.invalid_admissions = self._counter(
+            "vramcast_invalid_admissions", "Objects with invalid annotations that the admission webhook has seen"
+        )
         self.observed_placements = self._counter(
             "vramcast_observed_placements",
             "In mode observe, what filter would have answered for each placement",
@@ -101,6 +115,7 @@ class Metrics:
             (self.pods_rejected, rejections),
             (self.connections_closed, Limit),
             (self.binds, Fate),
+            (self.admissions, Admission),
             (self.forecasts, Source),
             (self.hold_waits, ("fits", "timed_out")),
             (self.observed_placements, verdicts),

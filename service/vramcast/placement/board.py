@@ -161,6 +161,12 @@ class PoolTable:
         room = (self._packed >> _INDEX_BITS) + self.held + self.unmanaged
         return int(np.count_nonzero((room < 0) & (self.size > 0)))
 
+    def sizes_for(self, count: int) -> Mibs:
+        """The most that each of `count` GPUs of a node has; below 0 where there are fewer. (nodes,)"""
+        if self.width == 1:
+            return np.asarray(np.where(self.devices >= count, self.size[0], _ABSENT_MIB), dtype=np.int32)
+        return np.sort(self.size, axis=0)[-count] if count <= self.width else np.full_like(self.largest, _ABSENT_MIB)
+
     def fits_with(self, relief_mib: Mibs, needs_mib: Mibs, count: int) -> Bools:
         """Which nodes would fit if `relief_mib` (gpus, nodes) were free? Used to tell reasons apart."""
         nodes = len(needs_mib)
@@ -268,6 +274,15 @@ class Board:
     def sharing(self, columns: Ints) -> Bools:
         """Which of these nodes share their GPUs. Pods that get GPUs from the device plugin stay off them."""
         return np.asarray(self.unoffered_whole[columns] == Reason.SHARING, dtype=np.bool_)
+
+    def sizes_mib(self, resource: Resource, count: int) -> dict[Product, int]:
+        """Products of which some node has `count` GPUs, and the most memory that each of so many has."""
+        table = self.tables.get(resource)
+        if table is None:
+            return {}
+        largest = np.full(len(self.product_ids), _ABSENT_MIB, dtype=np.int32)
+        np.maximum.at(largest, table.product_ids[table.offered], table.sizes_for(count)[table.offered])
+        return {product: int(largest[row]) for product, row in self.product_ids.items() if largest[row] >= 0}
 
     def recount(self, name: NodeName, promises: Iterable[Promise]) -> None:
         """Count one node's room from the promises on it."""

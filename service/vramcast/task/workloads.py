@@ -11,9 +11,11 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
 
-from vramcast.cli.yaml_edits import Place
 from vramcast.task.task import DESCRIBES_NOTHING
 from vramcast.task.vocabulary import PREFIX
+
+# Keys and indices from the top of a document.
+Place = tuple[str | int, ...]
 
 # Where templates are, and the role of their pods. `*` matches every entry; in the role it stands for the entry's name.
 _PLACES: tuple[tuple[str, str], ...] = (
