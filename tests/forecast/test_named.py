@@ -1,4 +1,4 @@
-"""A task that names a language model is answered from the catalog's recordings, or is told why not."""
+"""A task that names a model is answered from the catalog's recordings, or is told why not."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from tests.forecast.recordings import LANGUAGE, B, L, R, recorded
+from tests.forecast.recordings import LANGUAGE, B, L, R, S, Size, recorded
 from vramcast.forecast.catalog import Line, builtin_catalog
 from vramcast.forecast.forecast import Forecast, Source
 from vramcast.forecast.forecaster import CachingForecaster
 from vramcast.forecast.model import BUILTIN, choose_forecaster
 from vramcast.forecast.named import NoSteps, Steps, named_steps, steps_of
+from vramcast.forecast.recording import Span
 from vramcast.forecast.recordings import Recordings, builtin_recordings, key_of, read_recordings, write_recordings
 from vramcast.forecast.solving import solve
 from vramcast.forecast.step_curve import step_curve
@@ -92,6 +93,51 @@ def test_what_was_not_recorded_is_told_with_what_helps(
     assert found.why.endswith("`vramcast profile` records the job's own steps, which is closer")
 
 
+@pytest.fixture
+def images(tmp_path: Path) -> Recordings:
+    path = tmp_path / "images.bin"
+    info = {"input-size": "3x224x224", "family": "cnn"}
+    sizes: list[Size] = [lambda _: 1000, lambda at: 12 * at[B] * at[S] ** 2]
+    sided = solve(recorded(sizes, {B: Span(2, 8), S: Span(96, 448, 32)}), info=info)
+    fixed = solve(recorded([lambda at: 12 * at[B]], {B: Span(2, 8)}), info=info)
+    packed = {"timm/resnet50": pack(sided), "timm/vit_base_patch16_224": pack(fixed)}
+    write_recordings(path, {key_of(name, "amp full"): blob for name, blob in packed.items()})
+    return read_recordings(path)
+
+
+def test_an_image_size_that_nobody_said_is_the_catalogs_and_told(images: Recordings) -> None:
+    for model in ("timm/resnet50", "timm/vit_base_patch16_224"):
+        steps = named_steps(line(model), task(model=model, precision="amp-fp16"), images)
+        assert isinstance(steps, Steps)
+        assert steps.task.input_size == (3, 224, 224)
+        assert steps.task.assumptions[-1] == "input-size 3x224x224"
+
+
+def test_images_of_a_recorded_size_are_answered_from_recorded_steps(images: Recordings) -> None:
+    given = task(model="timm/resnet50", precision="amp-fp16", input_size="3x288x288")
+    assert named_steps(line("timm/resnet50"), given, images) == Steps(key_of("timm/resnet50", "amp full"), given)
+
+
+@pytest.mark.parametrize(
+    ("model", "size", "recorded_for"),
+    [
+        ("timm/resnet50", "3x512x512", "input-size 3x96x96 to 3x448x448, square;"),
+        ("timm/resnet50", "3x224x256", "input-size 3x96x96 to 3x448x448, square;"),
+        ("timm/resnet50", "1x224x224", "input-size 1x96x96 to 1x448x448, square;"),
+        ("timm/vit_base_patch16_224", "3x384x384", "input-size 3x224x224 only;"),
+    ],
+)
+def test_images_that_were_not_recorded_are_told(images: Recordings, model: str, size: str, recorded_for: str) -> None:
+    found = named_steps(line(model), task(model=model, precision="amp-fp16", input_size=size), images)
+    assert isinstance(found, NoSteps)
+    assert f"{model}, whose steps were recorded for {recorded_for}" in found.why
+
+
+def test_a_size_that_the_model_cannot_have_is_for_the_next_level(images: Recordings) -> None:
+    given = task(model="timm/resnet50", precision="amp-fp16", sequence_length="128")
+    assert named_steps(line("timm/resnet50"), given, images) == NoSteps()
+
+
 @pytest.mark.parametrize("model", ["timm/resnet50", "gpt2"])
 def test_plain_fp32_training_of_measured_sizes_keeps_its_forecast(recordings: Recordings, model: str) -> None:
     assert named_steps(line(model), task(model=model), recordings) == NoSteps()
@@ -122,7 +168,7 @@ def test_every_shipped_recording_is_of_a_model_in_the_catalog_and_can_be_read() 
     for key in shipped:
         model = key.partition(" ")[0]
         assert builtin_catalog().line(model) is not None
-        assert shipped.read(key).info["name"] == model
+        assert shipped.read(key).info["family"] == "transformer"
 
 
 @pytest.mark.parametrize("settings", [LORA, CHECKPOINTED])

@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
+from torch import nn
 
+from vramcast.forecast.catalog import builtin_catalog
 from vramcast.forecast.recordings import read_recordings
 from vramcast.forecast.sizes import Point, Variable
-from vramcast.forecast.variants import VARIANTS
+from vramcast.forecast.variants import PLAIN_VARIANTS, VARIANTS
+from vramcast.profile.inputs import Inputs
 from vramcast.profile.networks.gated import gated
 from vramcast.profile.networks.huggingface import Published, text_source
-from vramcast.profile.recording.network import tape_at
+from vramcast.profile.popular import POPULAR
+from vramcast.profile.recording.network import record_network, tape_at
 from vramcast.profile.recording_models import (
     Job,
     jobs_of,
+    record_job,
     record_models,
     record_variant,
     same_tape,
     settings_of_variant,
 )
-from vramcast.profile.sources import Depth, ModelSource
+from vramcast.profile.sources import Depth, ModelSource, image_inputs
 
 BLOCKS = 9
 
@@ -47,7 +54,7 @@ def test_a_variants_recording_is_that_of_the_whole_network(variant: str) -> None
     if settings.lora_rank is not None:
         point = {**point, Variable.RANK: 24}
     whole = tape_at(lambda: depth.make(BLOCKS), settings, point)
-    assert same_tape(record_variant(depth, variant, "hf/tiny").at(point).tape, whole)
+    assert same_tape(record_variant(depth, variant).at(point).tape, whole)
 
 
 @pytest.mark.parametrize("kind", ["Gemma2", "Gemma3"])
@@ -55,7 +62,7 @@ def test_blocks_that_alternate_are_recorded_as_a_whole(kind: str) -> None:
     depth, variant = depth_of(small(kind, sliding_window=512, head_dim=16)), "16-bit full checkpointed"
     point = {Variable.BATCH: 4, Variable.LENGTH: 256}
     whole = tape_at(lambda: depth.make(BLOCKS), settings_of_variant(variant), point)
-    assert same_tape(record_variant(depth, variant, "hf/tiny").at(point).tape, whole)
+    assert same_tape(record_variant(depth, variant).at(point).tape, whole)
     assert depth.longest == 512
 
 
@@ -81,7 +88,7 @@ def test_a_network_that_cannot_be_recorded_is_skipped_with_the_reason(tmp_path: 
         raise ValueError("no such width")
 
     model = small()
-    job = Job(model, Depth(3, broken, 1024), "16-bit full")  # type: ignore[arg-type]
+    job = Job(replace(model, depth=Depth(3, broken, 1024)), "16-bit full")  # type: ignore[arg-type]
     said: list[str] = []
     made = record_models(tmp_path / "recordings.bin", [job], [job], said.append)
     assert made.failed == (job.key,)
@@ -97,6 +104,32 @@ def test_popular_models_come_first() -> None:
     assert names == ["hf/Llama-3.1-8B", "hf/rare", "hf/tiny"]
 
 
-def test_encoders_with_decoders_are_not_recorded() -> None:
-    seq2seq = text_source("t5", Published("T5", {"num_layers": 6}), "ForConditionalGeneration", (64, 256))
-    assert jobs_of([seq2seq]) == []
+def test_other_networks_are_recorded_if_they_are_popular() -> None:
+    def seq2seq(name: str) -> ModelSource:
+        return text_source(name, Published("T5", {"num_layers": 6}), "ForConditionalGeneration", (64, 256))
+
+    jobs = jobs_of([seq2seq("t5-rare"), seq2seq("t5-base")])
+    assert [job.key for job in jobs] == [f"hf/t5-base {variant}" for variant in PLAIN_VARIANTS]
+
+
+def test_every_popular_model_is_in_the_catalog() -> None:
+    assert len(set(POPULAR)) == len(POPULAR)
+    assert [name for name in POPULAR if builtin_catalog().line(name) is None] == []
+
+
+@pytest.mark.parametrize("variant", PLAIN_VARIANTS)
+def test_an_image_networks_recording_answers_other_batches_and_sides(variant: str) -> None:
+    def make(_side: int) -> nn.Module:
+        return nn.Sequential(
+            nn.Conv2d(3, 8, 3, 2, 1), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 16, 3, 2, 1), nn.AdaptiveAvgPool2d(1),
+            nn.Flatten(), nn.Linear(16, 10),
+        )  # fmt: skip
+
+    recording = record_job(Job(ModelSource("timm/small", make, image_inputs(), 128, ()), variant))
+    assert recording.info["input-size"] == "3x128x128"
+    assert "cudnn" in recording.info
+    build, settings = partial(make, 128), settings_of_variant(variant)
+    fresh = record_network(build, Inputs(shapes=((3, 192, 192),)), settings, {})
+    for side in (96, 128, 192):
+        point = {Variable.BATCH: 6, Variable.SIDE: side}
+        assert same_tape(recording.at(point).tape, fresh.at(point).tape)

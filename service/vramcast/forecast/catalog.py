@@ -149,7 +149,7 @@ class Catalog:
 
     def _describe(self, line: Line, input_size: tuple[int, ...] | None, length: int | None) -> Named:
         if line.sequence_length is None:
-            shape, assumptions = _image_size(line, input_size, length)
+            shape, assumptions = image_size(line, input_size, length)
             return Named(parse_profile(self.profile(line, shape, None)), assumptions)
         if input_size is not None and line.input_shape is None:
             wrong = f"{line.name} reads tokens: set {PREFIX}sequence-length instead, for example {line.sequence_length}"
@@ -158,9 +158,10 @@ class Catalog:
         return Named(parse_profile(self.profile(line, None, length)), assumptions)
 
 
-def _image_size(
+def image_size(
     line: Line, input_size: tuple[int, ...] | None, length: int | None
 ) -> tuple[tuple[int, ...], tuple[str, ...]]:
+    """What a network that reads images gets, and what was assumed. Raises InvalidTask."""
     assert line.input_shape is not None  # noqa: S101 - the builder writes one of the two
     if length is not None:
         wrong = f"{line.name} reads images: set {PREFIX}input-size instead, for example {shown_size(line.input_shape)}"

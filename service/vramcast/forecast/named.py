@@ -6,9 +6,12 @@ from dataclasses import dataclass, replace
 
 import structlog
 
-from vramcast.forecast.catalog import CatalogUnusable, Line, builtin_catalog
+from vramcast.errors import InvalidTask
+from vramcast.forecast.catalog import CatalogUnusable, Line, builtin_catalog, image_size
 from vramcast.forecast.features import unfamiliar_settings
+from vramcast.forecast.latents import shown_size
 from vramcast.forecast.recorded import is_recording
+from vramcast.forecast.recording import Recording
 from vramcast.forecast.recordings import Recordings, RecordingsUnusable, builtin_recordings, key_of
 from vramcast.forecast.sizes import Variable
 from vramcast.forecast.variants import shown_settings, variant_of
@@ -64,17 +67,49 @@ def named_steps(line: Line, task: Task, recordings: Recordings) -> Steps | NoSte
             f"forecast from the layers of {line.name}, whose steps were not recorded with {shown_settings(task)}; "
             f"{_CLOSER}"
         )
-    complete = task
-    if task.sequence_length is None and line.sequence_length is not None:
-        assumptions = (*task.assumptions, f"sequence-length {line.sequence_length}")
-        complete = replace(task, sequence_length=line.sequence_length, assumptions=assumptions)
+    return _sized_steps(line, task, recordings, key)
+
+
+def _sized_steps(line: Line, task: Task, recordings: Recordings, key: str) -> Steps | NoSteps:
     try:
-        low, high = recordings.read(key).limits(Variable.LENGTH)
+        recording = recordings.read(key)
+        complete = _completed(line, task)
     except RecordingsUnusable as error:
         log.warning("a recording of the catalog cannot be read, and the layers are used", reason=str(error))
         return NoSteps(f"forecast from the layers of {line.name}: {error}")
-    if not low <= (complete.sequence_length or 0) <= high:
-        return NoSteps(
-            f"forecast from the layers of {line.name}, whose steps were recorded for {low} to {high} tokens; {_CLOSER}"
-        )
+    except InvalidTask:
+        return NoSteps()  # the next level says what is wrong with the size
+    if recorded := _recorded_sizes(recording, complete):
+        return NoSteps(f"forecast from the layers of {line.name}, whose steps were recorded for {recorded}; {_CLOSER}")
     return Steps(key, complete)
+
+
+def _completed(line: Line, task: Task) -> Task:
+    """With the sizes that nobody said, and a denoiser's latents in place of pixels. Raises InvalidTask."""
+    if line.sequence_length is None:
+        size, notes = image_size(line, task.input_size, task.sequence_length)
+        return replace(task, input_size=size, assumptions=(*task.assumptions, *notes))
+    if task.sequence_length is not None:
+        return task
+    assumptions = (*task.assumptions, f"sequence-length {line.sequence_length}")
+    return replace(task, sequence_length=line.sequence_length, assumptions=assumptions)
+
+
+def _recorded_sizes(recording: Recording, task: Task) -> str:
+    """Empty if the recording answers the task's sizes, else those that it answers."""
+    length, size = task.sequence_length, task.input_size
+    if length is not None and Variable.LENGTH in recording.variables:
+        low, high = recording.limits(Variable.LENGTH)
+        if not low <= length <= high:
+            return f"{low} to {high} tokens"
+    usual = recording.info.get("input-size")
+    if size is None or usual is None:
+        return ""
+    if Variable.SIDE not in recording.variables:
+        return "" if shown_size(size) == usual else f"input-size {usual} only"
+    low, high = recording.limits(Variable.SIDE)
+    *before, height, width = size
+    recorded = [int(part) for part in usual.split("x")]
+    if before == recorded[:-2] and height == width and low <= width <= high:
+        return ""
+    return f"input-size {shown_size((*before, low, low))} to {shown_size((*before, high, high))}, square"

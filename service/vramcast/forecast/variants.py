@@ -1,4 +1,4 @@
-"""The settings in which the catalog's language models are recorded.
+"""The settings in which the models of the catalog are recorded.
 
 A recording answers every batch, length and LoRA rank. The optimizer, sharding, accumulation, offload and the allocator
 are added when a task is forecast. What is left has one recording for each way that people run it.
@@ -35,6 +35,8 @@ VARIANTS: dict[str, Mapping[str, str]] = {
     "16-bit attention lora checkpointed": {**_BF16, **_ATTENTION_LORA, **_CHECKPOINTED},
     "16-bit attention lora": {**_BF16, **_ATTENTION_LORA},
 }
+# Of networks other than language models.
+PLAIN_VARIANTS = ("amp full", "16-bit full", "fp32 full")
 
 _WEIGHTS = {
     Precision.BF16: "16-bit", Precision.FP16: "16-bit", Precision.AMP_BF16: "amp", Precision.AMP_FP16: "amp",

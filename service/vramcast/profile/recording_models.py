@@ -1,7 +1,8 @@
-"""Records the catalog's language models in every variant, and collects the recordings in one file.
+"""Records models of the catalog in every variant, and collects the recordings in one file.
 
-Recording costs time per block, so a few blocks are recorded and stretched to the model's depth. A deeper network is
-recorded at one point to show that stretching gives its very tape. Where it does not, all blocks are recorded.
+Recording a language model costs time per block, so a few blocks are recorded and stretched to the model's depth. A
+deeper network is recorded at one point to show that stretching gives its very tape. Where it does not, all blocks are
+recorded, as they are for other networks.
 
 Each recording is a file of its own as soon as it is made, so an interrupted call can resume and several processes can
 share the work.
@@ -17,6 +18,7 @@ from pathlib import Path
 import numpy as np
 import torch
 import transformers
+from torch import nn
 
 from vramcast.errors import InvalidInput
 from vramcast.forecast.recording import Recording, Span
@@ -25,10 +27,19 @@ from vramcast.forecast.sizes import Point, Variable
 from vramcast.forecast.storage import pack, unpack
 from vramcast.forecast.stretch import FEWEST_BLOCKS, NotAlike, stretch, stretch_recording
 from vramcast.forecast.tape import Tape
-from vramcast.forecast.variants import VARIANTS
-from vramcast.profile.profiling import family, quiet
+from vramcast.forecast.variants import PLAIN_VARIANTS, VARIANTS
+from vramcast.profile.inputs import Inputs
+from vramcast.profile.popular import POPULAR
+from vramcast.profile.profiling import quiet
 from vramcast.profile.recording.errors import explained
-from vramcast.profile.recording.network import Build, record_language_model, settings_of, tape_at
+from vramcast.profile.recording.network import (
+    Build,
+    network_info,
+    record_language_model,
+    record_network,
+    settings_of,
+    tape_at,
+)
 from vramcast.profile.recording.settings import RunSettings
 from vramcast.profile.sources import Depth, ModelSource
 from vramcast.task.task import parse_task
@@ -43,22 +54,11 @@ _SHORTEST_RECORDED = 128
 _BLOCKS_TO_COMPARE = FEWEST_BLOCKS + 3
 _COMPARED_AT: Point = {Variable.BATCH: 3, Variable.LENGTH: 256}
 _COMPARED_RANK = 5
-# Names of models, or of families, that people run most; the others follow in the catalog's order.
-_POPULAR = (
-    "Llama-3.1-8B", "Mistral-7B-v0.1", "Llama-3.2-1B", "Qwen2.5-7B", "Llama-2-7b-hf", "Qwen3-8B", "Llama-3.2-3B",
-    "Mistral-7B-v0.3", "Qwen2.5-0.5B", "Llama-3.1-70B", "TinyLlama-1.1B", "gpt2", "Qwen2.5-1.5B", "Qwen2.5-3B",
-    "Qwen2.5-14B", "Qwen2.5-32B", "Qwen3-0.6B", "Qwen3-4B", "Qwen3-14B", "Qwen3-32B", "phi-2",
-    "Phi-3-mini-4k-instruct", "phi-4", "gemma-2-2b", "gemma-2-9b", "gemma-3-1b-pt", "Llama-2-13b-hf",
-    "Llama-2-70b-hf", "Qwen2.5-72B", "bert-base-uncased", "roberta-base", "SmolLM2-135M", "SmolLM2-1.7B",
-    "Mixtral-8x7B-v0.1", "Qwen3-30B-A3B", "Mistral-7B-v0.2", "pythia-1b", "pythia-6.9b", "opt-125m", "opt-6.7b",
-    "falcon-7b", "gpt2-medium", "gpt2-large", "gpt2-xl",
-)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
     source: ModelSource
-    depth: Depth
     variant: str
 
     @property
@@ -77,11 +77,11 @@ class Made:
 
 
 def jobs_of(sources: Iterable[ModelSource]) -> list[Job]:
-    """The popular models first."""
-    order = {f"hf/{name}": place for place, name in enumerate(_POPULAR)}
-    known = [(source, source.depth) for source in sources if source.depth is not None]
-    known.sort(key=lambda pair: order.get(pair[0].name, len(order)))
-    return [Job(source, depth, variant) for source, depth in known for variant in VARIANTS]
+    """Of all language models, and of the other popular ones. The most popular come first."""
+    order = {name: place for place, name in enumerate(POPULAR)}
+    known = [source for source in sources if source.depth is not None or source.name in order]
+    known.sort(key=lambda source: order.get(source.name, len(order)))
+    return [Job(source, variant) for source in known for variant in (VARIANTS if source.depth else PLAIN_VARIANTS)]
 
 
 def record_models(out: Path, jobs: Sequence[Job], work: Iterable[Job], say: Say, *, again: bool = False) -> Made:
@@ -117,7 +117,7 @@ class _Parts:
     def make(self, job: Job, say: Say) -> None:
         path = self._path(job)
         try:
-            blob = pack(record_variant(job.depth, job.variant, job.source.name))
+            blob = pack(record_job(job))
             unpack(blob)  # what is too large to be read is of no use
         except InvalidInput as error:
             first = str(error).split("\n", maxsplit=1)[0]
@@ -139,14 +139,27 @@ class _Parts:
         return self._folder / f"{job.key.replace('/', '@').replace(' ', '_')}~.bin"
 
 
-def record_variant(depth: Depth, variant: str, name: str) -> Recording:
+def record_job(job: Job) -> Recording:
+    """Raises Unrecordable, and InvalidInput for a recording that is too large."""
+    if job.source.depth is not None:
+        return record_variant(job.source.depth, job.variant)
+    source, inputs = job.source, job.source.inputs(job.source.base)
+
+    def build() -> nn.Module:
+        return source.make(source.base)
+
+    with quiet():
+        return record_network(build, inputs, settings_of_variant(job.variant), {**_info(build), **_usual(inputs)})
+
+
+def record_variant(depth: Depth, variant: str) -> Recording:
     """Raises Unrecordable, and InvalidInput for a recording that is too large."""
     settings = settings_of_variant(variant)
     lengths = Span(min(_SHORTEST_RECORDED, depth.longest), min(_LONGEST_RECORDED, depth.longest))
 
     def record(blocks: int) -> Recording:
         build = _builder(depth, blocks)
-        return record_language_model(build, lengths, depth.longest, settings, _info(build, name))
+        return record_language_model(build, lengths, depth.longest, settings, _info(build))
 
     with quiet():
         if _can_be_stretched(depth, settings):
@@ -184,7 +197,15 @@ def _builder(depth: Depth, blocks: int) -> Build:
     return lambda: depth.make(blocks)
 
 
-def _info(build: Build, name: str) -> dict[str, str]:
+def _info(build: Build) -> dict[str, str]:
+    """Without the model's name, so that models of one configuration share a recording."""
     with explained(), torch.device("meta"):
-        kind = family(build())
-    return {"family": kind, "name": name, "torch": str(torch.__version__), "transformers": transformers.__version__}
+        model = build()
+    libraries = {"torch": str(torch.__version__), "transformers": transformers.__version__}
+    return {**network_info(model), **libraries}
+
+
+def _usual(inputs: Inputs) -> dict[str, str]:
+    """What a task that says no size has."""
+    usual = {"input-size": "x".join(map(str, inputs.shapes[0]))} if inputs.shapes else {}
+    return usual | ({"sequence-length": str(inputs.sequence_length)} if inputs.sequence_length else {})

@@ -56,7 +56,7 @@ def recording_info(task: Task, inputs: Inputs, model: nn.Module) -> dict[str, st
         "quantization": str(settings.quantization),
         "kernels": str(settings.kernels),
         "task": str(Kind.INFERENCE if settings.inference else Kind.TRAINING),
-        "family": family(model),
+        **network_info(model),
     }
     if settings.lora_rank is not None:
         info |= {"lora-rank": str(settings.lora_rank), "lora-targets": str(settings.lora_targets)}
@@ -64,9 +64,12 @@ def recording_info(task: Task, inputs: Inputs, model: nn.Module) -> dict[str, st
         info["sequence-length"] = str(inputs.sequence_length)
     elif inputs.shapes:
         info["input-size"] = "x".join(map(str, inputs.shapes[0]))
-    if any(isinstance(module, _CONVOLUTIONS) for module in model.modules()):
-        info["cudnn"] = "true"
     return info
+
+
+def network_info(model: nn.Module) -> dict[str, str]:
+    convolves = any(isinstance(module, _CONVOLUTIONS) for module in model.modules())
+    return {"family": family(model), **({"cudnn": "true"} if convolves else {})}
 
 
 def record_network(build: Build, inputs: Inputs, settings: RunSettings, info: Mapping[str, str]) -> Recording:
@@ -109,7 +112,9 @@ def _solved(
     info: Mapping[str, str],
     limits: Mapping[Variable, Span] | None = None,
 ) -> Recording:
-    recorded: list[Recorded] = [(point, record_at(point)) for point in points_for(spans)]
+    # Where only the batch varies, some points are the same.
+    points = {tuple(point.items()): point for point in points_for(spans)}
+    recorded: list[Recorded] = [(point, record_at(point)) for point in points.values()]
     twice: dict[Variable, Span] = {
         variable: Span(span.low, _BEYOND * span.high, span.step)
         for variable, span in spans.items()

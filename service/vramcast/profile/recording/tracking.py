@@ -20,6 +20,7 @@ from torch.utils._pytree import tree_leaves
 
 from vramcast.forecast.tape import Mark, Moment, Role, Tape
 from vramcast.profile.recording.errors import TooManyEvents
+from vramcast.profile.recording.known_outputs import KnownOutputs
 from vramcast.profile.recording.scratch import BLAS, SCRATCH, WORKSPACE_BYTES
 
 MAX_EVENTS = 10_000_000
@@ -34,6 +35,7 @@ class Tracker(TorchDispatchMode):
     def __init__(self, device: str = "meta", max_events: int = MAX_EVENTS) -> None:
         super().__init__()
         self.device = device
+        self._known = KnownOutputs() if device == "meta" else None
         self._max_events = max_events
         self._sizes: list[int] = []
         self._roles: list[Role] = []
@@ -54,7 +56,7 @@ class Tracker(TorchDispatchMode):
             into = _into(args)
             if into is not None:
                 return into
-        out = func(*args, **(kwargs or {}))
+        out = func(*args, **(kwargs or {})) if self._known is None else self._known.run(func, args, kwargs)
         if isinstance(out, Tensor):
             self.note(out)
         elif out is not None:
