@@ -14,7 +14,7 @@ from vramcast.forecast.catalog import Line, builtin_catalog
 from vramcast.forecast.forecast import Forecast, Source
 from vramcast.forecast.forecaster import CachingForecaster
 from vramcast.forecast.model import BUILTIN, choose_forecaster
-from vramcast.forecast.named import NoSteps, Steps, named_steps, steps_of
+from vramcast.forecast.named import KnownSteps, NoSteps, named_steps, steps_of
 from vramcast.forecast.recording import Span
 from vramcast.forecast.recordings import Recordings, builtin_recordings, key_of, read_recordings, write_recordings
 from vramcast.forecast.solving import solve
@@ -63,12 +63,12 @@ def recordings(tmp_path: Path) -> Recordings:
 
 def test_a_recorded_model_is_found(recordings: Recordings) -> None:
     given = task(model="gpt2", precision="fp16", lora_rank="8", sequence_length="1024")
-    assert named_steps(line("gpt2"), given, recordings) == Steps(key_of("hf/gpt2", "16-bit lora"), given)
+    assert named_steps(line("gpt2"), given, recordings) == KnownSteps(key_of("hf/gpt2", "16-bit lora"), given)
 
 
 def test_a_length_that_nobody_said_is_the_catalogs_and_told(recordings: Recordings) -> None:
     steps = named_steps(line("gpt2"), task(model="gpt2", precision="fp16", lora_rank="8"), recordings)
-    assert isinstance(steps, Steps)
+    assert isinstance(steps, KnownSteps)
     assert steps.task.sequence_length == 512
     assert steps.task.assumptions[-1] == "sequence-length 512"
 
@@ -108,14 +108,14 @@ def images(tmp_path: Path) -> Recordings:
 def test_an_image_size_that_nobody_said_is_the_catalogs_and_told(images: Recordings) -> None:
     for model in ("timm/resnet50", "timm/vit_base_patch16_224"):
         steps = named_steps(line(model), task(model=model, precision="amp-fp16"), images)
-        assert isinstance(steps, Steps)
+        assert isinstance(steps, KnownSteps)
         assert steps.task.input_size == (3, 224, 224)
         assert steps.task.assumptions[-1] == "input-size 3x224x224"
 
 
 def test_images_of_a_recorded_size_are_answered_from_recorded_steps(images: Recordings) -> None:
     given = task(model="timm/resnet50", precision="amp-fp16", input_size="3x288x288")
-    assert named_steps(line("timm/resnet50"), given, images) == Steps(key_of("timm/resnet50", "amp full"), given)
+    assert named_steps(line("timm/resnet50"), given, images) == KnownSteps(key_of("timm/resnet50", "amp full"), given)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from vramcast.forecast.catalog import Catalog, CatalogUnusable, builtin_catalog
 from vramcast.forecast.description import Description, decode_profile
 from vramcast.forecast.forecast import UNADJUSTED, Adjustment, Forecast, Part, Source
 from vramcast.forecast.latents import shown_size
-from vramcast.forecast.named import NoSteps, Steps, steps_of
+from vramcast.forecast.named import KnownSteps, NoSteps, steps_of
 from vramcast.forecast.physics import bound_factor
 from vramcast.forecast.recorded import forecast_recording
 from vramcast.forecast.summary import MATCH_MARGIN, catalog_match, layers_of
@@ -60,7 +60,7 @@ class CachingForecaster(ABC):
         if product not in PRODUCTS and (note := calibration_note(product)) is not None:
             task = replace(task, assumptions=(*task.assumptions, note))
         steps = steps_of(task)
-        if isinstance(steps, Steps):
+        if isinstance(steps, KnownSteps):
             try:
                 return forecast_recording(steps.key, steps.task, product, risk)
             except InvalidTask as error:

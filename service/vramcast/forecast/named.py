@@ -27,7 +27,7 @@ log = structlog.get_logger("vramcast")
 
 
 @dataclass(frozen=True, slots=True)
-class Steps:
+class KnownSteps:
     """`key` is what `recorded.py` finds the recording by; the task is complete."""
 
     key: str
@@ -41,10 +41,10 @@ class NoSteps:
     why: str = ""
 
 
-def steps_of(task: Task) -> Steps | NoSteps:
+def steps_of(task: Task) -> KnownSteps | NoSteps:
     """Never raises: a name that the catalog lacks is for the next level to refuse."""
     if task.level is Level.PROFILE and task.profile is not None and is_recording(task.profile):
-        return Steps(task.profile, task)
+        return KnownSteps(task.profile, task)
     if task.level is not Level.NAME or task.model is None:
         return NoSteps()
     try:
@@ -54,7 +54,7 @@ def steps_of(task: Task) -> Steps | NoSteps:
     return NoSteps() if line is None else named_steps(line, task, builtin_recordings())
 
 
-def named_steps(line: Line, task: Task, recordings: Recordings) -> Steps | NoSteps:
+def named_steps(line: Line, task: Task, recordings: Recordings) -> KnownSteps | NoSteps:
     """Plain fp32 training of a network of the measured sizes needs no recording."""
     if not unfamiliar_settings(task) and (line.sequence_length is None or line.parameters < _MEASURED_PARAMETERS):
         return NoSteps()
@@ -70,7 +70,7 @@ def named_steps(line: Line, task: Task, recordings: Recordings) -> Steps | NoSte
     return _sized_steps(line, task, recordings, key)
 
 
-def _sized_steps(line: Line, task: Task, recordings: Recordings, key: str) -> Steps | NoSteps:
+def _sized_steps(line: Line, task: Task, recordings: Recordings, key: str) -> KnownSteps | NoSteps:
     try:
         recording = recordings.read(key)
         complete = _completed(line, task)
@@ -81,7 +81,7 @@ def _sized_steps(line: Line, task: Task, recordings: Recordings, key: str) -> St
         return NoSteps()  # the next level says what is wrong with the size
     if recorded := _recorded_sizes(recording, complete):
         return NoSteps(f"forecast from the layers of {line.name}, whose steps were recorded for {recorded}; {_CLOSER}")
-    return Steps(key, complete)
+    return KnownSteps(key, complete)
 
 
 def _completed(line: Line, task: Task) -> Task:
