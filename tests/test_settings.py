@@ -57,6 +57,8 @@ DEFAULTS = {
     "webhook_tell_forecast": True,
     "webhook_forecast_seconds": 1.0,
     "webhook_scheduler_name": "",
+    "webhook_caps": "torch,jax",
+    "webhook_cap_slack": 0.1,
     "mode": "decide",
     "prometheus_url": None,
     "prometheus_token_file": None,

@@ -22,6 +22,14 @@ _NAMES = LabelNames()
 _EXPORTER = VENDORS[0].exporter
 _LIST = r"^[^,\s]+(,[^,\s]+)*$"
 ENV_PREFIX = "VRAMCAST_"
+
+
+def listed(words: type[StrEnum]) -> str:
+    """The pattern of a comma-separated list, which may be empty."""
+    word = f"({'|'.join(words)})"
+    return f"^({word}(,{word})*)?$"
+
+
 CONFIG_VARIABLE = "VRAMCAST_CONFIG"
 
 
@@ -53,6 +61,16 @@ class Promotion(StrEnum):
 class Validation(StrEnum):
     WARN = "warn"
     DENY = "deny"
+
+
+class Runtime(StrEnum):
+    """What can hold a container to a limit of GPU memory."""
+
+    TORCH = "torch"
+    JAX = "jax"
+    TENSORFLOW = "tensorflow"
+    MPS = "mps"
+    HAMI_CORE = "hami-core"
 
 
 class LogFormat(StrEnum):
@@ -159,6 +177,10 @@ class Settings(BaseModel):
     """how long the webhook waits for a forecast before it answers without; below its timeout in the API server"""
     webhook_scheduler_name: str = ""
     """`schedulerName` that the webhook gives to described pods; empty: it leaves it alone"""
+    webhook_caps: str = Field("torch,jax", pattern=listed(Runtime))
+    """runtimes that are told their limit: torch, jax, tensorflow, mps, hami-core, comma-separated; empty: none"""
+    webhook_cap_slack: float = Field(0.1, ge=0, le=1)
+    """how far above its promise a pod's limit is, as a share of the promise"""
     mode: Mode = Mode.DECIDE
     """decide, or observe: forecast and measure, but filter out no node"""
     prometheus_url: str | None = Field(None, pattern="^https?://[^/]+")
@@ -211,6 +233,10 @@ class Settings(BaseModel):
     """log level: debug, info, warning or error"""
     shutdown_grace_seconds: float = Field(10.0, ge=0, le=300)
     """how long to wait at SIGTERM for requests in progress"""
+
+    @property
+    def capped_runtimes(self) -> tuple[Runtime, ...]:
+        return tuple(Runtime(word) for word in self.webhook_caps.split(",") if word)
 
     @property
     def oom_codes(self) -> frozenset[int]:

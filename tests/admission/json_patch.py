@@ -15,7 +15,9 @@ def patched(document: Any, operations: Iterable[dict[str, Any]]) -> Any:
         for step in parents:
             holder = holder[int(step) if isinstance(holder, list) else step]
         value = deepcopy(operation["value"])
-        if isinstance(holder, list):
+        if isinstance(holder, list) and operation["op"] == "replace":
+            holder[int(last)] = value
+        elif isinstance(holder, list):
             assert (operation["op"], last) == ("add", "-")
             holder.append(value)
         else:

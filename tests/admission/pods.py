@@ -15,7 +15,9 @@ MODEL = {"model": "timm/resnet50", "batch-size": "64"}
 
 
 def new_context(settings: dict[str, Any] | None = None, **more: Any) -> Context:
-    return Context(load_settings({"webhook_scheduler_name": SCHEDULER, **(settings or {})}, {}), **more)
+    """Without caps, which have tests of their own."""
+    given = {"webhook_scheduler_name": SCHEDULER, "webhook_caps": "", **(settings or {})}
+    return Context(load_settings(given, {}), **more)
 
 
 def new_pod(task: dict[str, str] | None = None, *, annotations: dict[str, str] | None = None, **spec: Any) -> Any:

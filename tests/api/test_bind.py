@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import msgspec
 import pytest
@@ -41,8 +42,35 @@ def test_the_assignment_is_written_with_the_binding(client: Client) -> None:
         "vramcast.dev/gpu-indices": "0",
         "vramcast.dev/forecast-memory": "30Gi",
         "vramcast.dev/model-version": "given",
+        # 33 GiB with the slack, without a context of 430 MiB, of 40,510 MiB.
+        "vramcast.dev/limit-torch": "per_process_memory_fraction:0.8236",
+        "vramcast.dev/limit-jax": "0.8236",
     }
     assert client.cluster.events[-1].reason == "GpuAssigned"
+
+
+def limits(client: Client, pod: dict[str, Any], node: str) -> dict[str, str]:
+    client.feasible(pod, [node])
+    assert client.place(pod, node) == ""
+    written = client.cluster.writes[-1].annotations
+    return {name: value for name, value in written.items() if name.startswith("vramcast.dev/limit-")}
+
+
+def test_a_pod_that_wants_no_cap_gets_no_limit(client: Client) -> None:
+    pod = shared_pod("p", "30Gi")
+    pod["metadata"]["annotations"]["vramcast.dev/cap"] = "off"
+    assert limits(client, pod, "a") == {}
+
+
+def test_a_pod_with_its_own_gpu_gets_a_limit_only_if_it_says_so(client: Client) -> None:
+    annotations = {"gpu-memory": "30Gi"}
+    assert limits(client, pod_manifest("p", annotations, {"nvidia.com/gpu": "1"}), "w") == {}
+    asking = pod_manifest("q", {**annotations, "cap": "soft"}, {"nvidia.com/gpu": "1"})
+    assert limits(client, asking, "w")["vramcast.dev/limit-jax"] == "0.8236"
+
+
+def test_a_need_below_the_context_gets_no_limit(client: Client) -> None:
+    assert limits(client, shared_pod("p", "128Mi"), "a") == {}
 
 
 def test_bind_picks_the_fullest_gpu_that_fits(client: Client) -> None:

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import msgspec
 
-from vramcast.admission import inject
+from vramcast.admission import caps, inject
 from vramcast.admission.change import AdmittedPod, Change, Object, apply, tell
 from vramcast.admission.context import Context
 from vramcast.errors import InvalidRequest
@@ -16,7 +16,7 @@ from vramcast.task.pod import Pod, to_record
 
 Filler = Callable[[AdmittedPod, Context], list[Change]]
 # Each sees the pod as it came, with `share` filled in.
-FILLERS: Final[tuple[Filler, ...]] = (inject.fill,)
+FILLERS: Final[tuple[Filler, ...]] = (inject.fill, caps.fill)
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,7 @@ def share(raw: Object, context: Context) -> list[Change]:
     spec = mapping(raw.get("spec"))
     annotations = mapping(mapping(raw.get("metadata")).get("annotations"))
     described = any(describes(name) for name in annotations)
-    if not context.shares or not described or SHARE in annotations or not _ours(spec, context):
+    if not context.shares or not described or SHARE in annotations or not is_ours(spec, context):
         return []
     if _has_devices(spec) or spec.get("resourceClaims"):
         return []
@@ -40,7 +40,7 @@ def share(raw: Object, context: Context) -> list[Change]:
 
 
 def fill(pod: AdmittedPod, context: Context) -> list[Change]:
-    if pod.record.ask is None or pod.record.task is None or not _ours(pod.spec, context):
+    if pod.record.ask is None or pod.record.task is None or not is_ours(pod.spec, context):
         return []
     changes = _scheduler(pod, context)
     if pod.record.ask.resource == SHARED_GPU:
@@ -50,7 +50,7 @@ def fill(pod: AdmittedPod, context: Context) -> list[Change]:
     return changes
 
 
-def _ours(spec: Object, context: Context) -> bool:
+def is_ours(spec: Object, context: Context) -> bool:
     """Placed by vramcast: not by another scheduler, not yet, and not on Windows, whose GPUs nobody shares."""
     if context.settings.mode is Mode.OBSERVE:
         return False

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from vramcast.admission.limits import is_capped, limit, limit_annotations
 from vramcast.api import wire
 from vramcast.api.wire import Reply
 from vramcast.cluster.seam import BindingWrite, BindResult, Fate
 from vramcast.errors import InvalidTask, NotSynced, WorldUnavailable
 from vramcast.forecast.forecast import UNADJUSTED, Adjustment, Forecast
+from vramcast.forecast.physics import least_context_mib
 from vramcast.names import NodeName, PodUid
 from vramcast.placement.changes import PodSeen
 from vramcast.placement.promises import Demand, Promise
@@ -160,7 +162,19 @@ def assignment_annotations(service: Service, pod: PodRecord, promise: Promise) -
             written[Written.CALIBRATION] = str(adjustment)
         if forecast.utilization.sm_active is not None:
             written[Written.FORECAST_UTILIZATION] = f"{forecast.utilization.sm_active:.2f}"
-    return written
+    return written | _limits(service, pod, promise)
+
+
+def _limits(service: Service, pod: PodRecord, promise: Promise) -> dict[str, str]:
+    """What holds the pod's runtimes to the promise."""
+    node = service.state.ledger.nodes.get(promise.node)
+    pool = node.pool(promise.resource) if node else None
+    if pool is None or promise.need_mib is None or not is_capped(pod.task, promise.resource):
+        return {}
+    sizes = [pool.memory_mib[index] for index in promise.gpu_indices] or [min(pool.memory_mib)] * promise.count
+    slack = service.settings.webhook_cap_slack
+    limited = limit(promise.need_mib, sizes, least_context_mib(pool.product), slack)
+    return limit_annotations(limited, service.settings.capped_runtimes) if limited else {}
 
 
 def _applied(forecast: Forecast, promise: Promise) -> Adjustment:

@@ -296,6 +296,12 @@ def context_part(product: Product, *, cudnn: bool, norms: bool) -> Part:
     return Part(CONTEXT_PART, (mib + (_CUDNN_NORM_MIB if norms else 0)) * MIB, f"one process on {product}")
 
 
+def least_context_mib(product: Product) -> int:
+    """What a process surely takes besides its tensors: of several figures, the smallest."""
+    known = (_MEASURED_CONTEXT_MIB.get(product), PRODUCTS[product].context_mib if product in PRODUCTS else None)
+    return min((mib for mib in known if mib is not None), default=min(_MEASURED_CONTEXT_MIB.values()))
+
+
 # ---------------------------------------------------------------------- weights, gradients, optimizer states
 
 

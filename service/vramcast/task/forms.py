@@ -40,7 +40,7 @@ def one_of(kinds: type[StrEnum], also_called: Mapping[str, str] | None = None) -
         except ValueError:
             raise ValueError(f"expected {listed}{_meant(word, list(kinds), also_called or {})}") from None
 
-    return Form(parse, listed, choices=tuple(kinds))
+    return Form(parse, listed, choices=tuple(kind.value for kind in kinds))
 
 
 def _meant(word: str, words: list[str], also_called: Mapping[str, str]) -> str:

@@ -22,6 +22,7 @@ from vramcast.task.vocabulary import (
     Allocator,
     Architecture,
     Attention,
+    Cap,
     Kernels,
     Key,
     Kind,
@@ -54,6 +55,7 @@ class Task:
     gpu_memory_mib: int | None = None
     share: bool = False
     gpus: int | None = None
+    cap: Cap | None = None  # None: not said
     max_oom_risk: float | None = None
     kind: Kind = Kind.TRAINING
     architecture: Architecture | None = None
@@ -174,7 +176,7 @@ def describe(task: Task) -> str:
 
 
 # Whatever they are, the task runs the same thing.
-_NOT_WHAT_RUNS = frozenset({"share", "gpus", "max_oom_risk", "assumptions"})
+_NOT_WHAT_RUNS = frozenset({"share", "gpus", "cap", "max_oom_risk", "assumptions"})
 _DEFAULTS = {field.name: field.default for field in fields(Task) if field.name not in _NOT_WHAT_RUNS}
 _USUAL = {"attention": DEFAULT_ATTENTION}  # where the field's default means that nothing was said
 

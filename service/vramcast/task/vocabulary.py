@@ -98,6 +98,13 @@ class Allocator(StrEnum):
     EXPANDABLE_SEGMENTS = "expandable-segments"
 
 
+class Cap(StrEnum):
+    """Whether runtimes get a limit at bind, so that a run which outgrows its promise fails instead of its neighbour."""
+
+    SOFT = "soft"  # the promise and some slack
+    OFF = "off"
+
+
 class LoraTargets(StrEnum):
     """Words for the modules that get adapters. A task may also name the modules."""
 
@@ -171,6 +178,9 @@ KEYS: dict[str, Key] = {
         Key("gpu-memory", memory, "memory needed on each GPU, everything included; no forecast is made", "16Gi"),
         Key("share", flag, "may share a GPU with other pods; the pod then asks for no GPU device", '"true"'),
         Key("gpus", count(1, 64, "2"), "number of GPUs, for a pod that shares them", '"1"'),
+        Key("cap", one_of(Cap, {"hard": "soft", "none": "off", "false": "off", "true": "soft"}),
+            "limit for the pod's runtimes: soft (what is reserved, and some slack; usual for a pod that shares) or off",
+            '"off"'),
         Key("max-oom-risk", risk, "largest accepted probability of running out of GPU memory", "0.01"),
         Key("architecture", one_of(Architecture, _ARCHITECTURES), "family of the network", "cnn", _SUMMARY),
         Key("parameters", count(1, 10**13, "25.6M"), "weights in the network", "25.6M", _SUMMARY),
@@ -294,6 +304,12 @@ class Written(StrEnum):
     GPU_INDICES = PREFIX + "gpu-indices"
     MODEL_VERSION = PREFIX + "model-version"
     CALIBRATION = PREFIX + "calibration"
+    # In the forms that runtimes read. Variables of the containers refer to them.
+    LIMIT_TORCH = PREFIX + "limit-torch"
+    LIMIT_JAX = PREFIX + "limit-jax"
+    LIMIT_TENSORFLOW = PREFIX + "limit-tensorflow"
+    LIMIT_MPS = PREFIX + "limit-mps"
+    LIMIT_HAMI_CORE = PREFIX + "limit-hami-core"
 
 
 # Written by the webhook: what it added to the pod.
