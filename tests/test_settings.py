@@ -59,6 +59,8 @@ DEFAULTS = {
     "webhook_scheduler_name": "",
     "webhook_caps": "torch,jax",
     "webhook_cap_slack": 0.1,
+    "webhook_resource": False,
+    "webhook_dialects": "",
     "mode": "decide",
     "prometheus_url": None,
     "prometheus_token_file": None,

@@ -73,6 +73,21 @@ class Runtime(StrEnum):
     HAMI_CORE = "hami-core"
 
 
+class System(StrEnum):
+    """What else hands out GPU memory, and can be told how much a pod needs."""
+
+    HAMI = "hami"
+    KAI = "kai"
+    VOLCANO = "volcano"
+    VOLCANO_SHARE = "volcano-share"
+    KOORDINATOR = "koordinator"
+    GPUSHARE = "gpushare"
+    TENSORFUSION = "tensorfusion"
+
+
+_DIALECT = f"({'|'.join(System)})(:[1-9][0-9]{{0,4}})?"
+
+
 class LogFormat(StrEnum):
     AUTO = "auto"
     JSON = "json"
@@ -181,6 +196,10 @@ class Settings(BaseModel):
     """runtimes that are told their limit: torch, jax, tensorflow, mps, hami-core, comma-separated; empty: none"""
     webhook_cap_slack: float = Field(0.1, ge=0, le=1)
     """how far above its promise a pod's limit is, as a share of the promise"""
+    webhook_resource: bool = False
+    """true: the reserved memory becomes the extended resource `vramcast.dev/gpu-memory`, for quotas"""
+    webhook_dialects: str = Field("", pattern=rf"^({_DIALECT}(,{_DIALECT})*)?$")
+    """other systems to fill in the memory for, comma-separated; `name:N`: the system counts in units of N MiB"""
     mode: Mode = Mode.DECIDE
     """decide, or observe: forecast and measure, but filter out no node"""
     prometheus_url: str | None = Field(None, pattern="^https?://[^/]+")
@@ -237,6 +256,12 @@ class Settings(BaseModel):
     @property
     def capped_runtimes(self) -> tuple[Runtime, ...]:
         return tuple(Runtime(word) for word in self.webhook_caps.split(",") if word)
+
+    @property
+    def dialect_units(self) -> dict[System, int]:
+        """By system, the MiB of its unit; 0: the system's usual one."""
+        words = (word.partition(":") for word in self.webhook_dialects.split(",") if word)
+        return {System(name): int(unit or 0) for name, _, unit in words}
 
     @property
     def oom_codes(self) -> frozenset[int]:

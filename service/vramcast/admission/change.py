@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from vramcast.errors import InvalidRequest
-from vramcast.task.pod import PodRecord
-from vramcast.task.vocabulary import INJECTED
+from vramcast.task.pod import PodRecord, parse_count
+from vramcast.task.vocabulary import INJECTED, PREFIX
 from vramcast.task.workloads import Place
 
 Object = Mapping[str, Any]
@@ -43,6 +43,11 @@ class AdmittedPod:
     @property
     def annotations(self) -> Mapping[str, str]:
         return mapping(mapping(self.raw.get("metadata")).get("annotations"))
+
+    @property
+    def asked_gpus(self) -> int:
+        """By the description, which may be for any system."""
+        return max(1, parse_count(self.annotations.get(PREFIX + "gpus", 1)))
 
     @property
     def spec(self) -> Object:

@@ -24,6 +24,15 @@ class Needs:
         return max(self.by_product.values())
 
     @property
+    def widest(self) -> Product:
+        """Of the products that can hold the task, the one on which it needs most: where one number must do for all."""
+        return max(self.fits or tuple(self.by_product), key=lambda product: (self.by_product[product], product))
+
+    @property
+    def reserved_bytes(self) -> int:
+        return self.by_product[self.widest]
+
+    @property
     def fits(self) -> tuple[Product, ...]:
         """The products with a GPU that is large enough, smallest first."""
         holds = [product for product, need in self.by_product.items() if need <= self.sizes_bytes[product]]

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import msgspec
 
-from vramcast.admission import caps, inject
+from vramcast.admission import caps, inject, quota
 from vramcast.admission.change import AdmittedPod, Change, Object, apply, tell
 from vramcast.admission.context import Context
+from vramcast.admission.dialects import table
+from vramcast.admission.resources import add_resource
 from vramcast.errors import InvalidRequest
-from vramcast.task.pod import Pod, to_record
+from vramcast.hardware.vendors import WHOLE_GPU
+from vramcast.task.pod import Pod, PodRecord, to_record
 
 Filler = Callable[[AdmittedPod, Context], list[Change]]
 # Each sees the pod as it came, with `share` filled in.
-FILLERS: Final[tuple[Filler, ...]] = (inject.fill, caps.fill)
+FILLERS: Final[tuple[Filler, ...]] = (inject.fill, caps.fill, quota.fill, table.fill)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +31,18 @@ class Filled:
 def read(raw: Object, context: Context) -> AdmittedPod:
     """The pod as its namespace means it: one that asks for no GPU shares one. Raises InvalidRequest."""
     changed, _ = apply(raw, inject.share(raw, context))
+    pod = AdmittedPod(changed, _to_record(changed))
+    dialect = table.spoken(pod, context) if pod.record.ask is None else None
+    if dialect is None:
+        return pod
+    # It asks for a GPU in the words of another system. What it needs is the same as with a GPU of its own.
+    gpu = add_resource(next(pod.containers("containers"), None), WHOLE_GPU, str(dialect.gpus(pod)), "")
+    return replace(pod, record=_to_record(apply(changed, gpu)[0]))
+
+
+def _to_record(raw: Object) -> PodRecord:
     try:
-        return AdmittedPod(changed, to_record(msgspec.convert(changed, Pod)))
+        return to_record(msgspec.convert(raw, Pod))
     except msgspec.ValidationError as error:
         raise InvalidRequest(f"request.object is not a pod: {error}") from None
 
