@@ -366,7 +366,7 @@ def test_the_pinned_label_values_match_the_enums() -> None:
 def test_reason_labels_stay_the_same() -> None:
     assert CLOSED["reason"] == {
         "unknown_node", "no_gpu", "memory_unknown", "not_sharing", "sharing", "too_few_gpus", "too_small", "mixed",
-        "held", "unmanaged", "no_room", "invalid_task", "undescribed",
+        "held", "unmanaged", "no_room", "invalid_task", "undescribed", "too_slow",
     }  # fmt: skip
 
 

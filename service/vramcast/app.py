@@ -91,9 +91,15 @@ def build(
     learner = Learner(calibrator, settings.calibration, trial)
 
     # Only a static cluster has nobody else who counts devices.
-    ledger = Ledger(hold_ttl_seconds=settings.hold_ttl_seconds, count_devices=settings.cluster is not None)
+    ledger = Ledger(
+        hold_ttl_seconds=settings.hold_ttl_seconds, count_devices=settings.cluster is not None,
+        slowdown_weight=settings.slowdown_weight,
+    )  # fmt: skip
     floors_mib = learner.oom_history.floors_mib if calibrates else None
-    state = ClusterState(ledger, forecaster, floors_mib, replicated=settings.leader_lease is not None)
+    state = ClusterState(
+        ledger, forecaster, floors_mib, replicated=settings.leader_lease is not None,
+        assumed_utilization=settings.assumed_utilization,
+    )  # fmt: skip
     tracker = RunTracker(
         wall, state.product_of, state.forecast_of, gap_seconds=settings.telemetry_stale_seconds,
         lag_seconds=settings.telemetry_lag_seconds, pod_values=settings.telemetry_pod_values,

@@ -105,6 +105,10 @@ def test_explain_lists_every_gpu_and_changes_nothing(client: Client) -> None:
     assert explained["nodes"][0]["gpus"][0] == {
         "index": 0, "size_mib": 40510, "room_mib": 40510, "need_mib": 51200, "short_mib": 10690,
     }  # fmt: skip
+    terms = {node["node"]: node["terms"] for node in explained["nodes"]}
+    assert terms["a"] is None
+    assert terms["b"]["slowdown"] == 1.0
+    assert explained["nodes"][1]["score"] == round(10 * (0.8 * terms["b"]["packing"] + 0.2))
     assert client.request("GET", "/state").json() == before
 
 

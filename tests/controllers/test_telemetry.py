@@ -45,6 +45,7 @@ class FakeTelemetry:
     clock: FakeClock
     used_mib: dict[int, float] = field(default_factory=dict)
     down: bool = False
+    busy_percent: float = 50.0
     skew_seconds: float = 0.0
     past: list[tuple[float, int, float]] = field(default_factory=list)
 
@@ -66,7 +67,7 @@ class FakeTelemetry:
             if at - self.skew_seconds >= since:
                 series.setdefault(gpu, []).append((at, mib))
         memory = [Series({"Hostname": "a", "gpu": str(gpu)}, tuple(samples)) for gpu, samples in series.items()]
-        busy = [Series(one.labels, tuple((at, 50.0) for at, _ in one.samples)) for one in memory]
+        busy = [Series(one.labels, tuple((at, self.busy_percent) for at, _ in one.samples)) for one in memory]
         return Interpreter().read(memory, busy, now)
 
 
@@ -214,6 +215,16 @@ def test_a_pod_that_outgrew_its_promise_counts_at_what_it_uses(world: World) -> 
     world.telemetry.used_mib[0] = reserved_mib(world, "p") + 700
     world.pass_time(15)
     assert world.room(0) == promised - 700
+
+
+def test_the_utilization_of_a_pod_alone_on_its_gpu_replaces_its_forecast(world: World) -> None:
+    world.place("p")
+    world.telemetry.busy_percent = 12.0
+    world.telemetry.used_mib[0] = reserved_mib(world, "p") - 500
+    world.pass_time(60)
+    promise = world.service.state.ledger.promise_of(PodUid("uid-p"))
+    assert promise is not None
+    assert promise.load.busy == pytest.approx(0.12)
 
 
 def test_a_finished_pods_room_is_free_at_once_and_stays_free(world: World) -> None:

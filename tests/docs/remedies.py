@@ -26,6 +26,7 @@ _REMEDIES = {
     "while its pod uses little.",
     Reason.INVALID_TASK: "The annotations are invalid; the text names the key. `vramcast annotate -f job.yaml --check` "
     "finds this before you submit.",
+    Reason.TOO_SLOW: "This pod, or one on the GPU, sets `max-slowdown`. Raise it, or wait for the neighbour to end.",
     Reason.UNDESCRIBED: "`undescribed: reject` is set. [Describe the task](annotations.md).",
 }
 

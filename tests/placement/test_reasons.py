@@ -32,5 +32,5 @@ def test_a_need_on_several_gpus_includes_their_number() -> None:
 def test_labels_are_pinned_because_dashboards_use_them() -> None:
     assert [reason.label for reason in Reason] == [
         "fits", "unknown_node", "no_gpu", "memory_unknown", "not_sharing", "sharing", "too_few_gpus", "too_small",
-        "mixed", "held", "unmanaged", "no_room", "invalid_task", "undescribed",
+        "mixed", "held", "unmanaged", "no_room", "invalid_task", "undescribed", "too_slow",
     ]  # fmt: skip

@@ -1,43 +1,137 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.placement.builders import A100, bound, decide, demand, ledger_of, sharing_node, take
 
-from vramcast.placement.fit import MAX_SCORE, score
+from vramcast.names import NodeName
+from vramcast.placement.fit import MAX_SCORE, Terms
+from vramcast.placement.interference import IDLE, Load
+from vramcast.placement.ledger import Ledger
 from vramcast.placement.name_index import Ints
+from vramcast.placement.promises import Demand
 
-_SIZES = st.integers(0, 1 << 20)
-
-
-def node_score(size: int, spare: int, tenants: int) -> int:
-    return int(score_node(size, spare, tenants)[0])
-
-
-def score_node(size: int, spare: int, tenants: int) -> Ints:
-    return score(np.array([size], dtype=np.int32), np.array([spare]), np.array([tenants], dtype=np.int32))
+_SHARES = st.floats(0.0, 1.0, width=32)
+_SLOWDOWNS = st.floats(1.0, 100.0, width=32)
+_WEIGHTS = st.floats(0.0, 0.9)
+_LOADS = st.integers(0, 100).map(lambda percent: Load(percent / 100, percent / 100))
 
 
-@given(_SIZES, _SIZES, st.integers(0, 1000))
-def test_a_score_is_a_whole_number_from_0_to_10_for_any_input(size: int, spare: int, tenants: int) -> None:
-    result = score_node(size, spare, tenants)
+def node_score(packing: float, slowdown: float, weight: float = 0.2) -> int:
+    return int(points(packing, slowdown, weight)[0])
+
+
+def points(packing: float, slowdown: float, weight: float) -> Ints:
+    return Terms(np.array([packing], dtype=np.float32), np.array([slowdown], dtype=np.float32)).points(weight)
+
+
+def pressing(uid: str, need_mib: int, load: Load, count: int = 1) -> Demand:
+    return replace(demand(uid, need_mib, count), loads={A100: load})
+
+
+@given(st.floats(-2.0, 2.0, width=32), _SLOWDOWNS, _WEIGHTS)
+def test_a_score_is_a_whole_number_from_0_to_10_for_any_input(packing: float, slowdown: float, weight: float) -> None:
+    result = points(packing, slowdown, weight)
     assert result.dtype == np.int64
     assert 0 <= result[0] <= MAX_SCORE
 
 
-@given(st.integers(1, 1 << 20), st.integers(0, 1 << 20), st.integers(0, 1 << 20), st.integers(0, 50))
-def test_less_spare_memory_never_scores_lower(size: int, left: int, more: int, tenants: int) -> None:
-    assert node_score(size, left, tenants) >= node_score(size, left + more, tenants)
+@given(_SHARES, _SHARES, _SLOWDOWNS, _WEIGHTS)
+def test_a_fuller_gpu_never_scores_lower(one: float, other: float, slowdown: float, weight: float) -> None:
+    less, more = sorted((one, other))
+    assert node_score(more, slowdown, weight) >= node_score(less, slowdown, weight)
 
 
-@given(st.integers(1, 1 << 20), st.integers(0, 1 << 20), st.integers(0, 50), st.integers(0, 50))
-def test_fewer_tenants_never_score_lower(size: int, left: int, tenants: int, more: int) -> None:
-    assert node_score(size, left, tenants) >= node_score(size, left, tenants + more)
+@given(_SHARES, _SLOWDOWNS, _SLOWDOWNS, _WEIGHTS)
+def test_more_slowdown_never_scores_higher(packing: float, one: float, other: float, weight: float) -> None:
+    less, more = sorted((one, other))
+    assert node_score(packing, less, weight) >= node_score(packing, more, weight)
 
 
 def test_a_perfect_fit_on_an_empty_gpu_scores_ten() -> None:
-    assert node_score(40_000, 0, 0) == MAX_SCORE
+    assert node_score(1.0, 1.0) == MAX_SCORE
 
 
 def test_a_small_pod_prefers_the_small_gpu() -> None:
-    assert node_score(15_000, 5_000, 0) > node_score(80_000, 70_000, 0)
+    ledger = ledger_of(sharing_node("small", 15_000), sharing_node("large", 80_000))
+    small, large = scores(ledger, demand("a", 10_000), "small", "large")
+    assert small > large
+
+
+def scores(ledger: Ledger, wanted: Demand, *nodes: str) -> list[int]:
+    return ledger.scores(wanted, ledger.board.columns(nodes)).tolist()
+
+
+@given(st.lists(_LOADS, max_size=4), _LOADS, _LOADS)
+def test_a_neighbour_more_never_raises_a_score(tenants: list[Load], more: Load, own: Load) -> None:
+    """With the same room left: a neighbour that needs no memory. One that takes room also makes the GPU fuller."""
+    ledger = ledger_of(sharing_node("node", 40_000))
+    for number, load in enumerate(tenants):
+        ledger.promise(replace(bound(f"tenant-{number}", "node", 5_000, 0), load=load))
+    wanted = pressing("a", 8_000, own)
+    before = scores(ledger, wanted, "node")
+    ledger.promise(replace(bound("more", "node", 0, 0), load=more))
+    assert scores(ledger, wanted, "node")[0] <= before[0]
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 3), st.integers(0, 12_000), _LOADS), max_size=8),
+    st.integers(1, 40_000), st.integers(1, 4), _LOADS,
+)  # fmt: skip
+def test_without_max_slowdown_the_same_nodes_fit_as_without_loads(
+    tenants: list[tuple[int, int, Load]], need_mib: int, count: int, own: Load
+) -> None:
+    with_loads, without = (ledger_of(sharing_node("node", *[40_000] * 4)) for _ in range(2))
+    for number, (gpu, taken_mib, load) in enumerate(tenants):
+        promise = bound(f"tenant-{number}", "node", taken_mib, gpu)
+        with_loads.promise(replace(promise, load=load))
+        without.promise(promise)
+    one = decide(with_loads, pressing("a", need_mib, own, count), "node")
+    other = decide(without, demand("a", need_mib, count), "node")
+    assert one.reasons.tolist() == other.reasons.tolist()
+    assert one.sweep is not None
+    if one.fits[0]:
+        # Whatever was preferred, the memory is there.
+        column = one.columns
+        rooms = [with_loads.board.tables[one.demand.ask.resource].room(int(gpu), int(column[0]))
+                 for gpu in one.sweep.gpus(column)[:, 0]]  # fmt: skip
+        assert len(set(one.sweep.gpus(column)[:, 0].tolist())) == count
+        assert all(room >= need_mib for room in rooms)
+        assert one.sweep.spare_mib(column)[0] == rooms[-1] - need_mib
+
+
+HEAVY, LIGHT = Load(1.0, 0.9), Load(0.1, 0.1)
+
+
+def test_bind_takes_the_calmer_gpu_although_the_other_is_fuller() -> None:
+    ledger = ledger_of(sharing_node("node", 40_000, 40_000))
+    ledger.promise(replace(bound("heavy", "node", 10_000, 0), load=HEAVY))
+    ledger.promise(replace(bound("light", "node", 8_000, 1), load=LIGHT))
+    assert take(ledger, pressing("a", 8_000, HEAVY), "node").gpu_indices == (1,)
+
+
+def test_a_task_without_pressure_takes_the_fullest_gpu_that_fits() -> None:
+    ledger = ledger_of(sharing_node("node", 40_000, 40_000))
+    ledger.promise(replace(bound("heavy", "node", 10_000, 0), load=HEAVY))
+    assert take(ledger, pressing("a", 8_000, IDLE), "node").gpu_indices == (0,)
+
+
+def test_a_node_with_a_calm_gpu_scores_higher_than_one_with_a_busy_gpu() -> None:
+    ledger = ledger_of(sharing_node("busy", 40_000), sharing_node("calm", 40_000))
+    ledger.promise(replace(bound("heavy", "busy", 10_000, 0), load=HEAVY))
+    ledger.promise(replace(bound("light", "calm", 10_000, 0), load=LIGHT))
+    busy, calm = scores(ledger, pressing("a", 8_000, HEAVY), "busy", "calm")
+    assert calm > busy
+
+
+def test_the_terms_of_a_score_are_those_of_the_gpu_that_bind_would_take() -> None:
+    ledger = ledger_of(sharing_node("node", 40_000))
+    ledger.promise(replace(bound("heavy", "node", 10_000, 0), load=HEAVY))
+    terms = ledger.score_terms(pressing("a", 10_000, LIGHT), ledger.board.columns(["node"]))
+    assert terms is not None
+    assert terms.packing[0] == np.float32(0.5)
+    assert 1.0 < terms.slowdown[0] < 1.2
+    assert NodeName("node") in ledger.nodes

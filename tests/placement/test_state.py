@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from tests.placement.builders import A100, T4, GivenForecaster, room, sharing_node, whole_node
 
 from vramcast.errors import InvalidTask
-from vramcast.forecast.forecast import Forecast, Source
+from vramcast.forecast.forecast import Forecast, Source, Utilization
 from vramcast.hardware.vendors import WHOLE_GPU
 from vramcast.names import NodeName, PodUid, Product
 from vramcast.placement.changes import NodeGone, NodeSeen, NodesListed, PodGone, PodSeen, PodsListed, UnmanagedSeen
+from vramcast.placement.interference import Load
 from vramcast.placement.ledger import Ledger
 from vramcast.placement.promises import Promise
 from vramcast.placement.state import ClusterState
 from vramcast.task.pod import ContainerDevices, PodRecord, read_pod
 from vramcast.task.quantity import MIB
+from vramcast.task.run_status import RunFacts
 from vramcast.task.task import Task
 from vramcast.task.vocabulary import PREFIX, Written
 
@@ -55,6 +58,24 @@ def test_a_bound_pod_counts_on_the_gpus_in_its_annotations() -> None:
     state = new_state()
     apply(state, [NodeSeen(sharing_node("n1", 1000, 1000)), PodSeen(shared_pod("a", 300, "n1", "1"))])
     assert room(state.ledger, "n1") == [1000, 700]
+
+
+def test_a_demand_presses_by_its_forecast_and_a_bound_pod_by_what_bind_wrote() -> None:
+    class BusyForecaster(GivenForecaster):
+        def forecast(self, task: Task, product: Product) -> Forecast:
+            busy = Utilization(gpu=1.0, sm_active=0.64)
+            return replace(super().forecast(task, product), utilization=busy)
+
+    state = new_state(BusyForecaster())
+    apply(state, [NodeSeen(sharing_node("n1", 1000))])
+    wanted = state.demand(shared_pod("a", 300))
+    assert wanted is not None
+    assert wanted.loads == {A100: Load(1.0, 0.8)}
+    pod = replace(shared_pod("b", 300, "n1", "0"), run=RunFacts(utilization=0.7))
+    apply(state, [PodSeen(pod)])
+    promise = state.ledger.promise_of(PodUid("b"))
+    assert promise is not None
+    assert promise.load == Load(0.7, 0.7)
 
 
 def test_pods_may_arrive_before_their_nodes() -> None:

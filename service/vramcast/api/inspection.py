@@ -19,6 +19,7 @@ from vramcast.hardware.products import PRODUCTS, base_product
 from vramcast.names import NodeName, Product
 from vramcast.outcomes.records import run_json, short_hash
 from vramcast.placement.board import DeviceView
+from vramcast.placement.fit import Terms
 from vramcast.placement.ledger import Hold
 from vramcast.placement.promises import Demand
 from vramcast.placement.reasons import Reason, reason_text
@@ -163,8 +164,9 @@ def _explain_nodes(service: Service, demand: Demand, names: list[NodeName]) -> l
     ledger = service.state.ledger
     columns = ledger.board.columns(names)
     decision, scores = ledger.decide(demand, columns), ledger.scores(demand, columns).tolist()
+    terms = ledger.score_terms(demand, columns)
     explained = []
-    for name, code, points in zip(names, decision.reasons.tolist(), scores, strict=True):
+    for position, (name, code, points) in enumerate(zip(names, decision.reasons.tolist(), scores, strict=True)):
         reason = Reason(code)
         pool = ledger.nodes[name].pool(demand.ask.resource)
         need_mib = demand.needs_mib[pool.product] if pool else 0
@@ -175,6 +177,7 @@ def _explain_nodes(service: Service, demand: Demand, names: list[NodeName]) -> l
             "text": reason_text(reason, need_mib, demand.ask.count, demand.ask.resource) if reason else "",
             "problem": ledger.nodes[name].problem,
             "score": points,
+            "terms": _explain_score(service, terms, position) if terms and decision.fits[position] else None,
             "gpus": [
                 {"index": view.index, "size_mib": view.size_mib, "room_mib": view.room_mib, "need_mib": need_mib,
                  "short_mib": max(0, need_mib - view.room_mib)}
@@ -182,6 +185,14 @@ def _explain_nodes(service: Service, demand: Demand, names: list[NodeName]) -> l
             ],
         })  # fmt: skip
     return explained
+
+
+def _explain_score(service: Service, terms: Terms, position: int) -> dict[str, float]:
+    return {
+        "packing": round(float(terms.packing[position]), 3),
+        "slowdown": round(float(terms.slowdown[position]), 3),
+        "slowdown_weight": service.settings.slowdown_weight,
+    }
 
 
 @router.get(

@@ -212,6 +212,14 @@ class ExplainedGpu(Answer):
     short_mib: Mib = Field(description="how much room is missing")
 
 
+class ScoreTerms(Answer):
+    """10 x ((1 - weight) x packing + weight x max(0, 1 - 2 x (slowdown - 1))), rounded, is the score."""
+
+    packing: float = Field(description="share of the chosen GPU that would be taken")
+    slowdown: float = Field(ge=1, description="how many times as long as alone the pod is expected to run there")
+    slowdown_weight: float = Field(description="setting slowdown_weight")
+
+
 class ExplainedNode(Answer):
     node: str
     fits: bool
@@ -219,6 +227,7 @@ class ExplainedNode(Answer):
     text: str = Field(examples=["GPU memory promised to other pods, 11.5 GiB needed"])
     problem: str = Field(description="why vramcast cannot use the node's GPUs")
     score: int = Field(ge=0, le=10)
+    terms: ScoreTerms | None = Field(description="what the score is made of; null where the pod does not fit")
     gpus: list[ExplainedGpu]
 
 

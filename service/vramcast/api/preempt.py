@@ -16,8 +16,8 @@ from vramcast.api.wire import Reply
 from vramcast.errors import InvalidTask
 from vramcast.names import NodeName, PodUid
 from vramcast.placement import fit
-from vramcast.placement.board import Bools
 from vramcast.placement.fit import Decision
+from vramcast.placement.pool_table import Bools
 from vramcast.placement.promises import Demand, Promise, State
 from vramcast.service import Service
 from vramcast.task.pod import PodRecord, to_record

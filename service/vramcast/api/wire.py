@@ -14,9 +14,10 @@ import msgspec
 import numpy as np
 
 from vramcast.errors import InvalidRequest
-from vramcast.placement.board import Board, Bools
+from vramcast.placement.board import Board
 from vramcast.placement.fit import MAX_SCORE, Reasons
 from vramcast.placement.name_index import Ints, Records
+from vramcast.placement.pool_table import Bools
 from vramcast.placement.promises import Demand
 from vramcast.placement.reasons import Reason, reason_text
 from vramcast.task.pod import Metadata, Pod

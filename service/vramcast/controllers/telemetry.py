@@ -16,7 +16,7 @@ from vramcast.controllers.run_endings import catch_up, close_runs
 from vramcast.errors import WorldUnavailable
 from vramcast.outcomes.observation import Findings
 from vramcast.outcomes.readings import Fault, Frame
-from vramcast.placement.changes import Change, UnmanagedSeen
+from vramcast.placement.changes import Change, UnmanagedSeen, UtilizationSeen
 from vramcast.placement.promises import Promise
 from vramcast.service import Service
 
@@ -68,6 +68,7 @@ async def _read(service: Service, telemetry: Telemetry) -> None:
         state.last_error, state.covered_until = "", now
         tracker.add_findings(findings)
         _apply_unmanaged(service, findings, now)
+        _apply_utilization(service, findings, now)
         tracker.tenancy.forget_before(now - _MAX_RAW_SECONDS)
     _expire_unmanaged(service, now)
 
@@ -118,6 +119,18 @@ def _apply_unmanaged(service: Service, findings: Findings, now: float) -> None:
         changes.append(UnmanagedSeen(node, used_mib))
     if changes:
         service.apply(changes)
+
+
+def _apply_utilization(service: Service, findings: Findings, now: float) -> None:
+    """The newest sighting of each pod. Of a pod that is never seen, the forecast counts."""
+    oldest = now - service.settings.telemetry_stale_seconds
+    newest = {
+        sighting.uid: sighting.utilization
+        for sighting in findings.sightings
+        if sighting.utilization is not None and sighting.used_mib and sighting.at >= oldest
+    }
+    if newest:
+        service.apply([UtilizationSeen(uid, share) for uid, share in newest.items()])
 
 
 def _expire_unmanaged(service: Service, now: float) -> None:

@@ -55,4 +55,12 @@ class UnmanagedSeen:
     used_mib: tuple[int, ...]
 
 
-Change = NodeSeen | NodeGone | NodesListed | PodSeen | PodGone | PodsListed | UnmanagedSeen
+@dataclass(frozen=True, slots=True)
+class UtilizationSeen:
+    """How busy a GPU was, 0 to 1, while this pod had it to itself."""
+
+    uid: PodUid
+    share: float
+
+
+Change = NodeSeen | NodeGone | NodesListed | PodSeen | PodGone | PodsListed | UnmanagedSeen | UtilizationSeen

@@ -9,14 +9,15 @@ import numpy as np
 import numpy.typing as npt
 
 from vramcast.hardware.vendors import SHARED_GPU
-from vramcast.placement.board import MAX_MIB, Board, Bools, Mibs, PoolTable, Sweep
+from vramcast.placement.board import Board
+from vramcast.placement.interference import IDLE, SLOWDOWN
 from vramcast.placement.name_index import Ints
+from vramcast.placement.pool_table import MAX_MIB, Bools, Floats, Mibs, PoolTable, Pressing, Sweep
 from vramcast.placement.promises import Demand, Promise
 from vramcast.placement.reasons import Reason
 
 Reasons = npt.NDArray[np.uint8]
 MAX_SCORE = 10
-_FILL_WEIGHT = 0.8
 # How many nodes to score for each one offered.
 _SHORTLIST = 3
 # More than any GPU has: the need on a product without a forecast.
@@ -47,7 +48,7 @@ def decide(board: Board, demand: Demand, columns: Ints, *, count_devices: bool) 
         return Decision(demand, columns, np.zeros(len(columns), dtype=np.bool_), unoffered[columns], None)
     counts = count_devices and demand.ask.resource != SHARED_GPU
     needs = _needs(board, table, demand)
-    sweep = table.sweep(needs, demand.ask.count)
+    sweep = table.sweep(needs, demand.ask.count, _pressing(board, table, demand))
     if demand.ask.count > 1:
         # Where the kubelet picks, one row stands for all GPUs, so the sweep has not counted them.
         sweep.fits[:] &= table.devices[: len(needs)] >= demand.ask.count
@@ -68,6 +69,8 @@ def _explain(table: PoolTable, needs: Mibs, demand: Demand, counts: bool) -> Rea
     """
     count, nodes = demand.ask.count, len(needs)
     reasons = np.full(nodes, Reason.NO_ROOM, dtype=np.uint8)
+    if table.limits or any(load.most_slowdown < np.inf for load in demand.loads.values()):
+        reasons[table.fits_with(np.zeros_like(table.held), needs, count)] = Reason.TOO_SLOW
     if table.unmanaged_mib:
         reasons[table.fits_with(table.held + table.unmanaged, needs, count)] = Reason.UNMANAGED
     if table.held_mib:
@@ -94,26 +97,54 @@ def _needs(board: Board, table: PoolTable, demand: Demand) -> Mibs:
     return np.asarray(needs, dtype=np.int32)
 
 
-def score(size_mib: Mibs, spare_mib: Ints, tenants: Mibs) -> Ints:
-    """0 to 10 for the GPU that the pod would take; `spare_mib` is what it would leave there. All (nodes,).
+def _pressing(board: Board, table: PoolTable, demand: Demand) -> Pressing | None:
+    """None: a demand that says nothing of its neighbours."""
+    if not demand.loads:
+        return None
+    by_product = np.zeros(max(1, len(board.product_ids)), dtype=np.float32)
+    for product, load in demand.loads.items():
+        if product in board.product_ids:
+            by_product[board.product_ids[product]] = load.pressure
+    limit = min(load.most_slowdown for load in demand.loads.values())
+    weight = board.slowdown_weight / (1.0 - board.slowdown_weight)
+    return Pressing(by_product[table.product_ids[: board.width + 1]], limit, weight)
 
-    Packing counts most: prefer the GPU that this pod fills best, so that large and empty GPUs stay free. Between two
-    equally full GPUs, prefer the one with fewer tenants.
-    """
-    fill = 1 - spare_mib / np.maximum(size_mib, 1)
-    calm = 1 / (1 + tenants)
-    weighed = _FILL_WEIGHT * fill + (1 - _FILL_WEIGHT) * calm
-    return np.asarray(np.clip(np.rint(weighed * MAX_SCORE), 0, MAX_SCORE), dtype=np.int64)
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What the score of each node is made of, for the GPU that the pod would take. Shapes: (nodes,)."""
+
+    packing: Floats  # share of the GPU that would be taken
+    slowdown: Floats  # expected, of the pod; what it adds to all its neighbours together is the same again
+
+    def points(self, slowdown_weight: float) -> Ints:
+        """0 to 10. Packing keeps large and empty GPUs free; calm keeps tasks that fill a GPU apart."""
+        # Of the pod and of its neighbours. Linear, as the sweep weighs it when it chooses among the GPUs of a node.
+        calm = np.maximum(0, 1 - 2 * (self.slowdown - 1))
+        weighed = (1 - slowdown_weight) * self.packing + slowdown_weight * calm
+        return np.asarray(np.clip(np.rint(weighed * MAX_SCORE), 0, MAX_SCORE), dtype=np.int64)
+
+
+def terms(board: Board, demand: Demand, sweep: Sweep | None, columns: Ints) -> Terms | None:
+    """Of each of these nodes, meaningless where the demand does not fit. None: no node has such a resource."""
+    table = board.tables.get(demand.ask.resource)
+    if table is None or sweep is None:
+        return None
+    gpus = sweep.gpus(columns)
+    size_mib = np.maximum(table.size[gpus[-1], columns], 1)
+    pressing = _pressing(board, table, demand)
+    own = pressing.pressure[columns] if pressing is not None else np.float32(IDLE.pressure)
+    slowdown = 1 + SLOWDOWN * own * table.pressures(gpus, columns[np.newaxis, :]).max(axis=0)
+    packing = 1 - sweep.spare_mib(columns) / size_mib
+    return Terms(packing.astype(np.float32), np.asarray(slowdown, dtype=np.float32))
 
 
 def scores(board: Board, demand: Demand, sweep: Sweep | None, columns: Ints) -> Ints:
     """The score of each of these nodes; 0 where the demand does not fit. (columns,)"""
-    table = board.tables.get(demand.ask.resource)
-    if table is None or sweep is None:
+    found = terms(board, demand, sweep, columns)
+    if found is None or sweep is None:
         return np.zeros(len(columns), dtype=np.int64)
-    gpus = sweep.gpus(columns)[-1]
-    points = score(table.size[gpus, columns], sweep.spare_mib(columns), table.tenants[gpus, columns])
-    return np.where(sweep.fits[columns], points, 0)
+    return np.where(sweep.fits[columns], found.points(board.slowdown_weight), 0)
 
 
 def fits_without(board: Board, decision: Decision, gone: Iterable[Promise]) -> Bools:

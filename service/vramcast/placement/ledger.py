@@ -22,10 +22,12 @@ import numpy as np
 from vramcast.hardware.vendors import SHARED_GPU
 from vramcast.names import NodeName, PodUid, Product, Resource
 from vramcast.placement import fit
-from vramcast.placement.board import Board, Bools, DeviceView, Mibs, Sweep
-from vramcast.placement.fit import Decision
+from vramcast.placement.board import Board, DeviceView
+from vramcast.placement.fit import Decision, Terms
 from vramcast.placement.gpus import NodeGpus
+from vramcast.placement.interference import IDLE
 from vramcast.placement.name_index import Ints
+from vramcast.placement.pool_table import Bools, Mibs, Sweep
 from vramcast.placement.promise_book import PromiseBook
 from vramcast.placement.promises import Demand, Promise, State
 from vramcast.placement.reasons import Reason
@@ -63,11 +65,13 @@ class Hold:
 class Ledger(PromiseBook):
     """`count_devices`: also count free devices, where no kube-scheduler has done so first."""
 
-    def __init__(self, *, hold_ttl_seconds: float = 30.0, count_devices: bool = False) -> None:
+    def __init__(
+        self, *, hold_ttl_seconds: float = 30.0, count_devices: bool = False, slowdown_weight: float = 0.2
+    ) -> None:
         super().__init__()
         self._hold_ttl_seconds = hold_ttl_seconds
         self._count_devices = count_devices
-        self._board = Board()
+        self._board = Board(slowdown_weight)
         self._gone: dict[PodUid, None] = {}
         self._entered_holds: dict[PodUid, Hold] = {}
         self._pending_hold: tuple[Decision, float] | None = None
@@ -162,10 +166,16 @@ class Ledger(PromiseBook):
 
     def scores(self, demand: Demand, columns: Ints) -> Ints:
         """A pod with a hold is scored by the sweep that chose its nodes: a preference need not be newer than that."""
+        return fit.scores(self.board, demand, self._sweep(demand, columns), columns)
+
+    def score_terms(self, demand: Demand, columns: Ints) -> Terms | None:
+        return fit.terms(self.board, demand, self._sweep(demand, columns), columns)
+
+    def _sweep(self, demand: Demand, columns: Ints) -> Sweep | None:
         hold = self._holds.get(demand.uid)
         now = demand.ask.resource, self.board.layout
-        sweep = hold.sweep if hold is not None and (hold.resource, hold.layout) == now else None
-        return fit.scores(self.board, demand, sweep or self.decide(demand, columns).sweep, columns)
+        held = hold.sweep if hold is not None and (hold.resource, hold.layout) == now else None
+        return held or self.decide(demand, columns).sweep
 
     def fits_after(self, demand: Demand, node: NodeName, evicted: Set[PodUid]) -> bool:
         """Would the demand fit on the node once these pods are evicted? Changes nothing."""
@@ -334,7 +344,7 @@ class Ledger(PromiseBook):
         promise = Promise(
             demand.uid, demand.pod, node, demand.ask.resource, demand.ask.count,
             demand.needs_mib.get(pool.product) if pool else None, indices, State.BINDING, now,
-            self._new_attempt(demand.uid, node), mark,
+            self._new_attempt(demand.uid, node), mark, demand.loads.get(pool.product, IDLE) if pool else IDLE,
         )  # fmt: skip
         self._put_promise(promise)
         return promise

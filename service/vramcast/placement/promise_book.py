@@ -13,6 +13,8 @@ from vramcast.names import NodeName, PodUid
 from vramcast.placement.promises import Promise, State
 
 _ABSENT = object()
+# A smaller change of utilization is noise, and not worth counting a node anew.
+_SAME_BUSY = 0.05
 
 
 class PromiseBook(ABC):
@@ -38,6 +40,16 @@ class PromiseBook(ABC):
     def promises(self) -> Iterator[Promise]:
         for on_node in self._promises.values():
             yield from on_node.values()
+
+    def set_busy(self, uid: PodUid, share: float) -> None:
+        """How busy telemetry shows the GPU of this pod. It replaces the forecast if no other pod shares that GPU."""
+        promise = self.promise_of(uid)
+        if promise is None or abs(promise.load.busy - share) < _SAME_BUSY:
+            return
+        mine = set(promise.gpu_indices)
+        others = (other for other in self.promises_on(promise.node) if other.uid != uid)
+        if mine and all(other.gpu_indices and mine.isdisjoint(other.gpu_indices) for other in others):
+            self._put_promise(replace(promise, load=promise.load.measured(share)))
 
     # ------------------------------------------------------------------ bind attempts
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from vramcast.names import NodeName, PodUid, Product, Resource
+from vramcast.placement.interference import IDLE, Load
 from vramcast.task.pod import Ask
 
 
@@ -19,6 +20,7 @@ class Demand:
     ask: Ask
     needs_mib: Mapping[Product, int]
     gang: str = ""  # the group of pods that it is placed with
+    loads: Mapping[Product, Load] = field(default_factory=dict)  # by GPU product; what it does to its neighbours
 
     @property
     def largest_need_mib(self) -> int:
@@ -50,3 +52,4 @@ class Promise:
     attempt: int = 0  # the bind attempt that this promise belongs to; 0: none of ours
     # The takeover's mark that the pod had at the last attempt. None: no other replica can bind it.
     mark: str | None = None
+    load: Load = IDLE

@@ -30,6 +30,7 @@ class Reason(IntEnum):
     NO_ROOM = 11
     INVALID_TASK = 12
     UNDESCRIBED = 13
+    TOO_SLOW = 14
 
     @property
     def label(self) -> str:
@@ -49,6 +50,7 @@ _WORDS = {
     Reason.HELD: "GPU memory held for pods that are being placed, {need} needed",
     Reason.UNMANAGED: "GPU memory taken by processes outside of Kubernetes, {need} needed",
     Reason.NO_ROOM: "GPU memory promised to other pods, {need} needed",
+    Reason.TOO_SLOW: "tasks on the GPU would slow each other down more than vramcast.dev/max-slowdown allows",
     Reason.UNDESCRIBED: "pod asks for a GPU and does not describe its task",
 }
 

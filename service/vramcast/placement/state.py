@@ -9,11 +9,12 @@ from collections.abc import Mapping, Set
 from dataclasses import dataclass, replace
 
 from vramcast.errors import InvalidTask
-from vramcast.forecast.forecast import Forecast, Forecaster
+from vramcast.forecast.forecast import Forecast, Forecaster, Utilization
 from vramcast.names import NodeName, PodUid, Product, Resource
 from vramcast.placement import changes
-from vramcast.placement.board import MAX_MIB
+from vramcast.placement.interference import Load, load_of
 from vramcast.placement.ledger import Ledger
+from vramcast.placement.pool_table import MAX_MIB
 from vramcast.placement.promises import Demand, Promise, State
 from vramcast.task.pod import NO_METADATA, Ask, Assignment, Pod, PodRecord, to_record
 from vramcast.task.task import Task, TaskKey, task_fingerprint, task_key
@@ -37,8 +38,11 @@ class ClusterState:
         floors_mib: Mapping[TaskKey, int] | None = None,
         *,
         replicated: bool = False,
+        assumed_utilization: float = 0.3,
     ) -> None:
         """`floors_mib`: the least that a task may get, because it ran out of memory before.
+
+        `assumed_utilization`: the share of a GPU's time of a task whose utilization is not forecast.
 
         `replicated`: another replica may bind the pods that this one has tried to bind.
         """
@@ -55,6 +59,7 @@ class ClusterState:
         self._last_list = changes.PodsListed(frozenset(), float("-inf"))
         self._being_placed: dict[PodUid, PodRecord] = {}
         self._replicated = replicated
+        self._assumed_utilization = assumed_utilization
         self._forecaster = forecaster
         self._floors_mib: Mapping[TaskKey, int] = floors_mib if floors_mib is not None else {}
 
@@ -72,6 +77,8 @@ class ClusterState:
                 self.ledger.drop_node(name)
             case changes.UnmanagedSeen(name, used_mib):
                 self.ledger.set_unmanaged(name, used_mib)
+            case changes.UtilizationSeen(uid, share):
+                self.ledger.set_busy(uid, share)
             case changes.NodesListed(names):
                 self.nodes_listed = True
                 for name in self.ledger.nodes.keys() - names:
@@ -97,10 +104,16 @@ class ClusterState:
             return None
         task = pod.task
         needs: dict[Product, int] = {}
+        loads: dict[Product, Load] = {}
         if task is not None:
             floor_mib = self._floor_mib(pod, task) if self._floors_mib else 0
-            needs = {p: max(self._forecaster.forecast(task, p).need_mib, floor_mib) for p in self.ledger.products}
-        return Demand(pod.uid, pod.key, pod.ask, needs, pod.scheduling.gang)
+            forecasts = {product: self._forecaster.forecast(task, product) for product in self.ledger.products}
+            needs = {product: max(forecast.need_mib, floor_mib) for product, forecast in forecasts.items()}
+            loads = {product: self._load(task, forecast.utilization) for product, forecast in forecasts.items()}
+        return Demand(pod.uid, pod.key, pod.ask, needs, pod.scheduling.gang, loads)
+
+    def _load(self, task: Task | None, utilization: Utilization) -> Load:
+        return load_of(utilization, self._assumed_utilization, task.max_slowdown if task else None)
 
     def _floor_mib(self, pod: PodRecord, task: Task) -> int:
         """The user's own number is never raised."""
@@ -232,8 +245,10 @@ class ClusterState:
     def _put_bound(
         self, pod: PodRecord, ask: Ask, node: NodeName, need_mib: int | None, indices: tuple[int, ...], made_at: float
     ) -> None:
+        # What bind wrote, and no new forecast: after a restart there are many such pods at once.
+        load = self._load(pod.task, Utilization(sm_active=pod.run.utilization if pod.run else None))
         self.ledger.promise(
-            Promise(pod.uid, pod.key, node, ask.resource, ask.count, need_mib, indices, State.BOUND, made_at)
+            Promise(pod.uid, pod.key, node, ask.resource, ask.count, need_mib, indices, State.BOUND, made_at, load=load)
         )
 
     def _need_on(self, pod: PodRecord, node: NodeName) -> int | None:

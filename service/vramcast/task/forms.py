@@ -121,6 +121,21 @@ def _percent(text: str) -> str:
 risk = Form(_parse_risk, "a probability from 0.0001 to 0.5", r"^0?\.[0-9]+$")
 
 
+def _parse_slowdown(text: str) -> Value:
+    try:
+        times = float(text)
+    except ValueError:
+        times = float("nan")
+    if not 1.0 <= times <= 10.0:
+        percent = re.fullmatch(r"\s*([0-9]{1,3})\s*%\s*", text)
+        meant = f" (did you mean {1 + int(percent[1]) / 100:g}?)" if percent else ""
+        raise ValueError(f"expected how many times as long as alone, from 1 to 10, such as 1.3{meant}")
+    return times
+
+
+slowdown = Form(_parse_slowdown, "a number from 1 to 10, such as 1.3", r"^([1-9](\.[0-9]+)?|10)$")
+
+
 def _parse_dimensions(text: str) -> Value:
     parts = text.strip().lower().split("x")
     if not 1 <= len(parts) <= 5 or not all(re.fullmatch(r"[1-9][0-9]{0,6}", part) for part in parts):

@@ -57,6 +57,7 @@ class Task:
     gpus: int | None = None
     cap: Cap | None = None  # None: not said
     max_oom_risk: float | None = None
+    max_slowdown: float | None = None  # times as long as alone
     kind: Kind = Kind.TRAINING
     architecture: Architecture | None = None
     parameters: int | None = None
@@ -176,7 +177,7 @@ def describe(task: Task) -> str:
 
 
 # Whatever they are, the task runs the same thing.
-_NOT_WHAT_RUNS = frozenset({"share", "gpus", "cap", "max_oom_risk", "assumptions"})
+_NOT_WHAT_RUNS = frozenset({"share", "gpus", "cap", "max_oom_risk", "max_slowdown", "assumptions"})
 _DEFAULTS = {field.name: field.default for field in fields(Task) if field.name not in _NOT_WHAT_RUNS}
 _USUAL = {"attention": DEFAULT_ATTENTION}  # where the field's default means that nothing was said
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from vramcast.task.forms import Form, Value, count, dimensions, flag, memory, names_of, one_of, risk, words
+from vramcast.task.forms import Form, Value, count, dimensions, flag, memory, names_of, one_of, risk, slowdown, words
 
 PREFIX = "vramcast.dev/"
 
@@ -182,6 +182,8 @@ KEYS: dict[str, Key] = {
             "limit for the pod's runtimes: soft (what is reserved, and some slack; usual for a pod that shares) or off",
             '"off"'),
         Key("max-oom-risk", risk, "largest accepted probability of running out of GPU memory", "0.01"),
+        Key("max-slowdown", slowdown, "longest that a run beside others may take, as a multiple of its time alone; "
+            "keeps pods off a GPU that would slow each other more", "1.3"),
         Key("architecture", one_of(Architecture, _ARCHITECTURES), "family of the network", "cnn", _SUMMARY),
         Key("parameters", count(1, 10**13, "25.6M"), "weights in the network", "25.6M", _SUMMARY),
         Key("layers", count(1, 10**5, "50"), "layers in the network", '"50"', _SUMMARY),

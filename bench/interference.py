@@ -1,0 +1,213 @@
+"""Fits the slowdown of tasks that share a GPU on Gavel's pairs, and checks it on Lucid's, which it never saw.
+
+python -m bench.interference --gavel gavel_colocation.csv --lucid-alone lucid_alone.csv --lucid-pairs lucid_pairs.csv \\
+    --out docs/benchmarks/interference.md
+
+Gavel shows no utilization, only steps per second at several batch sizes. The share of a step that grows with the batch
+is the share in which the GPU works, so a straight line through the step times gives it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from vramcast.placement.interference import SLOWDOWN, pressure, slowdown
+
+Floats = npt.NDArray[np.float64]
+TOO_SLOW = 1.3
+PRECISION = 0.8
+# A3C and CycleGAN have one batch size, so no line. Recommendation loses 95 % of its speed on the V100 beside anything,
+# however small: its speed alone must have been measured with another input pipeline.
+LEFT_OUT = frozenset({"A3C", "CycleGAN", "Recommendation"})
+_JOB = re.compile(r"\('([\w-]+)(?: \(batch size (\d+)\))?', 1\)")
+
+
+@dataclass(frozen=True, slots=True)
+class Pairs:
+    """One entry per job of a pair: its own pressure, its neighbour's, and its measured slowdown. Shapes: (jobs,).
+
+    `busy` and `memory`: the products of both jobs' utilization, where it was measured.
+    """
+
+    own: Floats
+    other: Floats
+    slowdown: Floats
+    busy: Floats
+    memory: Floats
+
+    def errors(self, coefficient: float) -> Floats:
+        return np.asarray(np.abs(1.0 + coefficient * self.own * self.other - self.slowdown))
+
+
+Job = tuple[str, int]  # model and batch size
+
+
+def gavel_pairs(path: Path) -> Pairs:
+    """Of jobs on one GPU. Pairs that did not run together are left out: their speed is 0."""
+    rows = [row for row in _rows(path) if _job(row["jobA"]) and _job(row["jobB"])]
+    alone = {(row["gpu"], *_known(row["jobA"])): float(row["tputA_iso"] or 0) for row in rows}
+    work = work_shares({key: speed for key, speed in alone.items() if speed > 0 and key[1] not in LEFT_OUT})
+    found = []
+    for row in rows:
+        own, other = (row["gpu"], *_known(row["jobA"])), (row["gpu"], *_known(row["jobB"]))
+        speeds = float(row["normA"] or 0), float(row["normB"] or 0)
+        if own in work and other in work and min(speeds) > 0:
+            # Nothing shows how busy the GPU was beyond that; a job that trains without a pause keeps it busy.
+            found.append((pressure(1.0, work[own]), pressure(1.0, work[other]), 1.0 / speeds[0]))
+    return _pairs(found)
+
+
+def work_shares(speeds: dict[tuple[str, str, int], float]) -> dict[tuple[str, str, int], float]:
+    """By (GPU, model, batch size), from steps per second alone."""
+    shares = {}
+    for (gpu, model), keys in groupby(sorted(speeds), key=lambda key: key[:2]):
+        batches = [batch for _, _, batch in keys]
+        if len(batches) < 2:
+            continue
+        batch = np.array(batches, dtype=np.float64)
+        seconds = np.array([1.0 / speeds[gpu, model, size] for size in batches])
+        # Least squares of the relative error.
+        terms = np.stack([1.0 / seconds, batch / seconds], axis=1)
+        fixed, per_sample = np.linalg.lstsq(terms, np.ones(len(batch)), rcond=None)[0]
+        fixed, per_sample = max(fixed, 0.0), max(per_sample, 1e-12)
+        shares |= {(gpu, model, size): float(size * per_sample / (fixed + size * per_sample)) for size in batches}
+    return shares
+
+
+def fit(pairs: Pairs) -> float:
+    """The coefficient with the smallest mean absolute error."""
+    candidates = np.arange(0.0, 4.0, 0.01)
+    return float(candidates[np.argmin([pairs.errors(candidate).mean() for candidate in candidates])])
+
+
+def lucid_pairs(alone: Path, pairs: Path) -> Pairs:
+    """Both jobs of each pair, the second job of all pairs after the first."""
+    columns = ("model", "dataset", "batchsize", "amp")
+    known = {
+        tuple(row[name] for name in columns): (float(row["gpu_util"]) / 100, float(row["gmem_util"]) / 100)
+        for row in _rows(alone)
+    }
+    rows = list(_rows(pairs))
+    first, second = ([known[tuple(row[name + side] for name in columns)] for row in rows] for side in ("1", "2"))
+    slow = [1.0 / float(row["speed1"]) for row in rows] + [1.0 / float(row["speed2"]) for row in rows]
+    own, other = np.array(first + second), np.array(second + first)
+    products = own * other
+    return Pairs(_pressures(own), _pressures(other), np.array(slow), products[:, 0], products[:, 1])
+
+
+def _pressures(shares: Floats) -> Floats:
+    return np.array([pressure(busy, work) for busy, work in shares.tolist()])
+
+
+def recall(forecast: Floats, measured: Floats, limit: float, precision: float) -> float:
+    """Of the pairs above the limit, the share above the lowest threshold that keeps the precision."""
+    order = np.argsort(-forecast, kind="stable")
+    hits, ranked = np.cumsum(measured[order] > limit), forecast[order]
+    last = np.append(ranked[1:] != ranked[:-1], True)  # a threshold cannot divide equal forecasts
+    precise = last & (hits / np.arange(1, len(order) + 1) >= precision)
+    return float(hits[precise].max(initial=0) / max(hits[-1], 1))
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """Of a job, and of a pair: the slower of its two jobs."""
+
+    pairs: int
+    error_job: float
+    error_pair: float
+    error_of_none: float  # of the forecast that nothing slows anything down
+    slow_pairs: int
+    recall: float
+    recall_by_busy: float  # if pairs are ordered by GPU utilization alone, and by memory utilization alone
+    recall_by_memory: float
+
+
+def check(pairs: Pairs, coefficient: float) -> Check:
+    half = len(pairs.own) // 2
+    forecast = 1.0 + coefficient * pairs.own * pairs.other
+    expected, worst = forecast[:half], pairs.slowdown.reshape(2, half).max(axis=0)
+    return Check(
+        half, float(pairs.errors(coefficient).mean()), float(np.abs(expected - worst).mean()),
+        float(np.abs(1.0 - worst).mean()), int((worst > TOO_SLOW).sum()),
+        *(recall(order, worst, TOO_SLOW, PRECISION) for order in (expected, pairs.busy[:half], pairs.memory[:half])),
+    )  # fmt: skip
+
+
+def _known(text: str) -> Job:
+    job = _job(text)
+    assert job is not None
+    return job
+
+
+def _job(text: str) -> Job | None:
+    """None: a job on several GPUs."""
+    match = _JOB.fullmatch(text)
+    return (match[1], int(match[2] or 0)) if match else None
+
+
+def _rows(path: Path) -> Iterator[dict[str, str]]:
+    with path.open(encoding="utf-8", newline="") as file:
+        yield from csv.DictReader(file)
+
+
+def _pairs(found: Sequence[tuple[float, float, float]]) -> Pairs:
+    own, other, slow = np.array(found, dtype=np.float64).reshape(-1, 3).T
+    nothing = np.zeros(0)
+    return Pairs(own, other, slow, nothing, nothing)
+
+
+def page(fitted: Pairs, coefficient: float, checked: Check) -> str:
+    return f"""# Slowdown of tasks that share a GPU
+
+`python -m bench.interference --gavel … --lucid-alone … --lucid-pairs … --out docs/benchmarks/interference.md` fits the
+one constant of `placement/interference.py` on pairs of jobs that Gavel measured (V100, P100, K80; MIT), and checks it
+on pairs that Lucid measured (RTX 3090; only evaluated, never fitted).
+
+A run takes `1 + {coefficient:.2f} x its pressure x its neighbour's pressure` times as long as alone. On Lucid's
+jobs the
+pressure is √(GPU utilization x memory utilization), each measured alone.
+
+| | Gavel, fitted | Lucid, never seen |
+|---|---|---|
+| jobs in pairs | {len(fitted.own)} | {2 * checked.pairs} |
+| mean absolute error of a job's slowdown | {fitted.errors(coefficient).mean():.3f} | {checked.error_job:.3f} |
+| … of a pair's slower job | | {checked.error_pair:.3f} |
+| … if nothing were expected to slow anything | | {checked.error_of_none:.3f} |
+| pairs above {TOO_SLOW}x | | {checked.slow_pairs} |
+| of those recognized, at a precision of {PRECISION} | | {checked.recall:.0%} |
+
+- The recall is below the goal of 75 %. The constant is not why: recall depends only on the order of the pairs. Ordered
+  by GPU utilization alone it is {checked.recall_by_busy:.0%}, by memory utilization alone
+  {checked.recall_by_memory:.0%}. Neither shows how much of the GPU a kernel fills while it runs.
+- Gavel's pairs slow each other more than Lucid's do, on older GPUs. So the constant is cautious for newer ones.
+- A3C, CycleGAN and Recommendation are left out of the fit; `bench/interference.py` says why.
+"""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--gavel", type=Path, required=True, help="gavel_colocation.csv")
+    parser.add_argument("--lucid-alone", type=Path, required=True)
+    parser.add_argument("--lucid-pairs", type=Path, required=True)
+    parser.add_argument("--out", type=Path)
+    arguments = parser.parse_args()
+    fitted = gavel_pairs(arguments.gavel)
+    coefficient = fit(fitted)
+    print(f"fitted {coefficient:.2f}; placement/interference.py has {SLOWDOWN:.2f}")
+    checked = check(lucid_pairs(arguments.lucid_alone, arguments.lucid_pairs), SLOWDOWN)
+    print(f"{checked}\nsaturated pair: {slowdown(1.0, 1.0):.2f}")
+    if arguments.out:
+        arguments.out.write_text(page(fitted, SLOWDOWN, checked), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

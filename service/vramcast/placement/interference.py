@@ -1,0 +1,70 @@
+"""How much tasks on one GPU slow each other down.
+
+A task has a *pressure*, from 0 to 1: the geometric mean of the share of time in which its kernels run, and the share in
+which they keep the GPU's cores or memory at work. A run beside others takes
+
+    1 + SLOWDOWN * its pressure * the sum of the others' pressures
+
+times as long as alone. The law is symmetric: what a newcomer suffers, its neighbours together suffer too.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from vramcast.forecast.forecast import Utilization
+
+# Fitted on the pairs of jobs that Gavel measured (stanford-futuredata/gavel, MIT) with `python -m bench.interference`.
+SLOWDOWN = 1.42
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What a task does to its neighbours, and what it accepts from them."""
+
+    busy: float = 0.0  # share of time in which its kernels run, 0 to 1
+    pressure: float = 0.0
+    most_slowdown: float = math.inf  # of the task itself, by the annotation max-slowdown
+
+    def measured(self, busy: float) -> Load:
+        """The same task, after telemetry has shown how busy it keeps a GPU of its own."""
+        intensity = self.pressure / self.busy if self.busy > 0 else 1.0
+        return replace(self, busy=busy, pressure=min(1.0, busy * intensity))
+
+    def divided(self, gpus: int) -> Load:
+        """Its part of one of so many GPUs, where nothing tells which one it is on. Such a limit cannot be kept."""
+        return Load(self.busy / gpus, self.pressure / gpus)
+
+
+IDLE = Load()
+
+
+def pressure(busy: float, work: float) -> float:
+    return math.sqrt(min(max(busy, 0.0), 1.0) * min(max(work, 0.0), 1.0))
+
+
+def load_of(utilization: Utilization, assumed: float, most_slowdown: float | None) -> Load:
+    """`assumed`: the share of a task whose utilization is not known."""
+    known = [share for share in (utilization.sm_active, utilization.dram_active) if share is not None]
+    # A kernel waits for the cores or for the memory, whichever is busier.
+    work = max(known, default=utilization.gpu if utilization.gpu is not None else assumed)
+    busy = utilization.gpu if utilization.gpu is not None else work
+    return Load(busy, pressure(busy, work), math.inf if most_slowdown is None else most_slowdown)
+
+
+def slowdown(own_pressure: float, others_pressure: float) -> float:
+    """`others_pressure`: the sum over all other tasks on the GPU."""
+    return 1.0 + SLOWDOWN * own_pressure * others_pressure
+
+
+def tolerated(tenants: Sequence[Load]) -> float:
+    """The most pressure that a newcomer may bring without slowing any of these beyond what it accepts."""
+    total = sum(load.pressure for load in tenants)
+    limits = [
+        (load.most_slowdown - 1.0) / (SLOWDOWN * load.pressure) - (total - load.pressure)
+        for load in tenants
+        if load.pressure > 0 and math.isfinite(load.most_slowdown)
+    ]
+    return min(limits, default=math.inf)

@@ -1,0 +1,60 @@
+"""The fit and its check, on made-up pairs that follow the law."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from bench.interference import check, fit, gavel_pairs, lucid_pairs, recall, work_shares
+
+
+def test_a_job_whose_step_grows_with_the_batch_works_for_that_share() -> None:
+    # 10 ms that do not depend on the batch, and 1 ms per sample.
+    speeds = {("v100", "net", batch): 1.0 / (0.010 + 0.001 * batch) for batch in (10, 20, 40)}
+    shares = work_shares(speeds)
+    assert shares["v100", "net", 10] == pytest.approx(0.5)
+    assert shares["v100", "net", 40] == pytest.approx(0.8)
+
+
+def test_one_batch_size_tells_nothing() -> None:
+    assert work_shares({("v100", "net", 8): 12.0}) == {}
+
+
+def _gavel(path: Path, coefficient: float) -> Path:
+    work = {batch: batch / (10 + batch) for batch in (5, 10, 30, 90)}
+    lines = ["gpu,jobA,jobB,tputA_co,tputB_co,tputA_iso,tputB_iso,normA,normB"]
+    for one, first in work.items():
+        for two, second in work.items():
+            slow = 1 + coefficient * (first * second) ** 0.5
+            jobs = f"\"('Net (batch size {one})', 1)\",\"('Net (batch size {two})', 1)\""
+            lines.append(f"v100,{jobs},0,0,{1 / (10 + one)},{1 / (10 + two)},{1 / slow},{1 / slow}")
+    lines.append("v100,\"('Net (batch size 5)', 2)\",\"('Net (batch size 5)', 2)\",0,0,1,1,0.1,0.1")
+    lines.append("v100,\"('Net (batch size 90)', 1)\",\"('Net (batch size 90)', 1)\",0,0,0.01,0.01,0.0,0.0")
+    path.write_text("\n".join(lines))
+    return path
+
+
+def test_the_fit_finds_the_coefficient_and_skips_pairs_that_did_not_run(tmp_path: Path) -> None:
+    pairs = gavel_pairs(_gavel(tmp_path / "gavel.csv", 0.7))
+    assert len(pairs.own) == 16
+    assert fit(pairs) == pytest.approx(0.7)
+
+
+def test_pairs_that_follow_the_law_have_no_error_and_all_slow_ones_are_recognized(tmp_path: Path) -> None:
+    alone, pairs = tmp_path / "alone.csv", tmp_path / "pairs.csv"
+    alone.write_text("model,dataset,batchsize,amp,gpu_util,gmem_util\nbig,d,8,0,100,64\nsmall,d,8,0,25,4\n")
+    names = ",".join(f"{name}{side}" for side in "12" for name in ("model", "dataset", "batchsize", "amp", "speed"))
+    rows = [("big", "big", 0.8 * 0.8), ("big", "small", 0.8 * 0.1), ("small", "small", 0.1 * 0.1)]
+    text = [f"{a},d,8,0,{1 / (1 + product)},{b},d,8,0,{1 / (1 + product)}" for a, b, product in rows]
+    pairs.write_text("\n".join([names, *text]))
+    found = check(lucid_pairs(alone, pairs), 1.0)
+    assert found.pairs == 3
+    assert found.error_job == pytest.approx(0.0)
+    assert (found.slow_pairs, found.recall) == (1, 1.0)
+
+
+def test_a_threshold_cannot_divide_equal_forecasts() -> None:
+    forecast, measured = np.array([2.0, 1.5, 1.5, 1.0]), np.array([2.0, 1.4, 1.0, 1.0])
+    assert recall(forecast, measured, 1.3, 0.8) == 0.5
+    assert recall(forecast, measured, 1.3, 0.6) == 1.0
