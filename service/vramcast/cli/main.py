@@ -86,7 +86,7 @@ def list_annotations(
 @app.command(rich_help_panel=DESCRIBE)
 def profile(
     target: Annotated[
-        str, typer.Argument(metavar="MODULE:CALLABLE", help="A function that builds the network, or a config.json.")
+        str, typer.Argument(metavar="MODULE:CALLABLE", help="A function that makes a network or loop; or config.json.")
     ],
     shapes: Annotated[
         list[str] | None,
@@ -107,17 +107,17 @@ def profile(
     measure: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Run real steps on this machine's GPU; append the record to DIR.")
     ] = None,
-    plot: Annotated[
-        Path | None, typer.Option(metavar="PNG", help="Draw the memory of one step into this file.")
-    ] = None,
+    plot: Annotated[Path | None, typer.Option(metavar="PNG", help="Draw one step's memory into this file.")] = None,
     output: Output = "table",
     artifact: Artifact = "builtin",
     risk: Risk = 0.05,
 ) -> None:
-    """Trace your own network, without weights or GPU, and print the annotations for its pod.
+    """Trace your own network or record your own training loop, without weights or GPU, and print the pod's annotations.
 
-    Run it where the network can be imported; it needs torch.
+    Run it where the code can be imported; it needs torch. The function of a loop returns (model, optimizer, step). If
+    it takes batch_size, sequence_length, image_size or lora_rank, the pod may say any value.
 
+    [dim]vramcast profile my_train:make --batch-size 16 --plot step.png[/dim]
     [dim]vramcast profile my_project.models:build_model --input 3x224x224 --batch-size 64[/dim]
     [dim]vramcast profile transformers:GPT2Config --sequence-length 1024 --precision bf16 --plot step.png[/dim]
     [dim]vramcast profile torchvision.models:resnet18 --args '{"num_classes": 10}' --input 3x32x32[/dim]

@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import Callable
 from difflib import get_close_matches
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +42,7 @@ def _import(module_name: str, target: str) -> Any:
         return importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         raise InvalidInput(f"{target!r}: {_missing(module_name, error)}") from error
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # a script that parses the command line exits
         raise InvalidInput(
             f"{target!r}: importing {module_name} failed with {type(error).__name__}: {error}. Try `python -c "
             f"'import {module_name}'`, and run this command in your training environment"
@@ -81,17 +82,12 @@ def parse_arguments(text: str | None) -> tuple[list[Any], dict[str, Any]]:
     raise InvalidInput(f"--args {text!r}: expected a JSON object or array")
 
 
-def load_builder(target: str, args: str | None) -> Callable[[], Any]:
-    """Returns a function that takes no arguments and builds the network."""
+def load_function(target: str, args: str | None) -> Callable[..., Any]:
+    """The user's function with the arguments of `--args`; or one that makes the network of a configuration."""
     if target.endswith(".json") and ":" not in target:
         return lambda: network_of(_read_config(Path(target)))
-    found = load_callable(target)
     positional, named = parse_arguments(args)
-
-    def build() -> Any:
-        return network_of(found(*positional, **named))
-
-    return build
+    return partial(load_callable(target), *positional, **named)
 
 
 def _read_config(path: Path) -> Any:
@@ -113,7 +109,8 @@ def network_of(made: Any) -> Any:
     if hasattr(made, "model_type") and hasattr(made, "to_dict"):
         return _from_config(made)
     raise InvalidInput(
-        f"the callable returned a {type(made).__name__}: expected a torch.nn.Module or a transformers configuration"
+        f"the callable returned a {type(made).__name__}: expected a torch.nn.Module, a transformers "
+        "configuration, or a loop as (model, optimizer, step)"
     )
 
 

@@ -125,11 +125,14 @@ def quiet() -> Iterator[None]:
         yield
 
 
+_ALL_KEYS_MATCH = nn.modules.module._IncompatibleKeys([], [])
+
+
 @contextmanager
 def without_weights() -> Iterator[None]:
     """Skips loading trained weights: the sizes do not depend on them."""
     patched: list[tuple[Any, str, Any]] = [
-        (nn.Module, "load_state_dict", lambda *_args, **_named: None),
+        (nn.Module, "load_state_dict", lambda *_args, **_named: _ALL_KEYS_MATCH),
         (torch.hub, "load_state_dict_from_url", lambda *_args, **_named: {}),
     ]
     torchvision = sys.modules.get("torchvision.models._api")

@@ -12,6 +12,7 @@ from torch.nn import functional
 
 from tests.profiling.recording.networks import WIDTH, Tower, llama, sequences
 from tests.profiling.recording.reading import bytes_of, marked, steps
+from vramcast.forecast.peaks import peaks
 from vramcast.forecast.tape import Moment, Role, Tape
 from vramcast.profile.recording.errors import NeedsValues, Unrecordable
 from vramcast.profile.recording.loop import record_loop
@@ -41,6 +42,18 @@ def make_plain() -> Any:
     return model, optimizer, step
 
 
+def make_with_early_states() -> Any:
+    model, _, _ = make_plain()
+    optimizer = torch.optim.Adagrad(model.parameters())
+
+    def step() -> None:
+        optimizer.zero_grad()
+        model(torch.zeros(4, 32, WIDTH, device="cuda")).sum().backward()
+        optimizer.step()
+
+    return model, optimizer, step
+
+
 @pytest.fixture(scope="module")
 def plain() -> Tape:
     return record_loop(make_plain)
@@ -51,6 +64,15 @@ def test_a_plain_loop_is_recorded_like_the_same_run_by_settings(plain: Tape) -> 
     for role in (Role.WEIGHT, Role.GRADIENT, Role.STATE, Role.INPUT):
         assert bytes_of(plain, role) == bytes_of(expected, role), role
     assert sorted(steps(plain)[2]) == sorted(steps(expected)[2])
+
+
+def test_a_data_set_in_the_hosts_memory_takes_no_memory_of_the_gpu(plain: Tape) -> None:
+    expected = record_model(Tower, sequences(), RunSettings(optimizer=Optimizer.ADAMW))
+    assert peaks(plain).active_bytes == peaks(expected).active_bytes
+
+
+def test_states_that_are_made_with_the_optimizer_are_recorded() -> None:
+    assert bytes_of(record_loop(make_with_early_states), Role.STATE) == WEIGHTS
 
 
 def test_a_loop_passes_through_the_same_moments(plain: Tape) -> None:
@@ -155,7 +177,7 @@ def make_choosing() -> Any:
 
 
 def test_a_network_that_looks_at_values_is_refused_without_them_and_recorded_on_the_cpu() -> None:
-    with pytest.raises(NeedsValues, match="record it on the CPU"):
+    with pytest.raises(NeedsValues, match="pad to fixed shapes"):
         record_loop(make_choosing)
     tape = record_loop(make_choosing, device="cpu")
     assert bytes_of(tape, Role.WEIGHT) == (8 * 8 + 8) * 4
@@ -171,8 +193,8 @@ def make_without_backward() -> Any:
     ("make", "told"),
     [
         (make_without_backward, "no backward pass"),
-        (Tower, "returned Tower: expected a module, or"),
-        (lambda: (Tower(), None), "returned 2 values"),
+        (Tower, "returned a Tower: expected a module, or"),
+        (lambda: (Tower(), None), r"returned \(Tower, NoneType\): expected a module, or"),
     ],
 )
 def test_what_is_no_training_loop_is_refused(make: Callable[[], Any], told: str) -> None:

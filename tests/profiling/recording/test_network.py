@@ -58,7 +58,7 @@ class LooksAtValues(nn.Module):
 def test_a_recording_agrees_with_a_fresh_one_at_a_point_that_was_not_recorded(
     build: Build, inputs: Inputs, settings: RunSettings, point: Point
 ) -> None:
-    recording = decode(encode(record_network(build, inputs, settings, {})))
+    recording = decode(encode(record_network(build, inputs, settings)))
     solved = peaks(recording.at(point).tape)
     fresh = peaks(NetworkSteps(build, inputs, settings).tape(point))
     assert solved.active_bytes == pytest.approx(fresh.active_bytes, rel=0.005)
@@ -66,17 +66,17 @@ def test_a_recording_agrees_with_a_fresh_one_at_a_point_that_was_not_recorded(
 
 
 def test_a_network_that_takes_one_image_size_is_recorded_at_that_size() -> None:
-    assert record_network(fixed_size, IMAGES, RunSettings(), {}).variables == (BATCH,)
+    assert record_network(fixed_size, IMAGES, RunSettings()).variables == (BATCH,)
 
 
 def test_a_network_that_looks_at_values_says_so() -> None:
     with pytest.raises(NeedsValues, match="looks at the values of a tensor"):
-        record_network(LooksAtValues, Inputs(shapes=((4,),)), RunSettings(), {})
+        record_network(LooksAtValues, Inputs(shapes=((4,),)), RunSettings())
 
 
 def test_a_network_without_anything_to_train_says_so() -> None:
     with pytest.raises(Unrecordable, match="train at least one parameter"):
-        record_network(lambda: convolutions().requires_grad_(False), IMAGES, RunSettings(), {})
+        record_network(lambda: convolutions().requires_grad_(False), IMAGES, RunSettings())
 
 
 @pytest.mark.parametrize(
@@ -94,6 +94,6 @@ def test_the_loss_is_the_networks_own_or_the_usual_one_for_its_outputs(outputs: 
 
 
 def test_a_step_can_be_drawn(tmp_path: Path) -> None:
-    tape = record_network(convolutions, IMAGES, RunSettings(), {}).at({BATCH: 8, SIDE: 128}).tape
+    tape = record_network(convolutions, IMAGES, RunSettings()).at({BATCH: 8, SIDE: 128}).tape
     plot_step(tape, "convolutions", tmp_path / "step.png")
     assert (tmp_path / "step.png").read_bytes().startswith(b"\x89PNG")

@@ -174,8 +174,8 @@ class Careless(nn.Module):
 @pytest.mark.parametrize(
     ("sin", "error", "told"),
     [
-        ("item", NeedsValues, "record it on the CPU"),
-        ("kernel", NeedsGpu, "--measure"),
+        ("item", NeedsValues, "pad to fixed shapes"),
+        ("kernel", NeedsGpu, "measure one run and set gpu-memory"),
         ("detached", Unrecordable, "no backward pass"),
         ("other", Unrecordable, "the wrong shape"),
     ],
@@ -195,5 +195,5 @@ def test_a_step_with_too_many_allocations_is_refused() -> None:
             while True:
                 torch.empty(1, device="meta")
 
-    with pytest.raises(TooManyEvents, match="more than 100 allocations"):
+    with pytest.raises(TooManyEvents, match="make and free tensors more than 100 times"):
         endless()

@@ -3,76 +3,134 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, fields, is_dataclass
+from inspect import Parameter, iscoroutine, isgenerator, signature
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
+from vramcast.forecast.storage import MOST_EVENTS
 from vramcast.forecast.tape import Moment, Tape
+from vramcast.profile.profiling import quiet, without_weights
 from vramcast.profile.recording.emulation import collect, collecting_at_steps, like_cuda
 from vramcast.profile.recording.errors import Unrecordable, explained
+from vramcast.profile.recording.optimizers import optimizers_of
 from vramcast.profile.recording.patching import patched
 from vramcast.profile.recording.record import STEPS, assign_gradients, assign_states, note_load
 from vramcast.profile.recording.tracking import Tracker
 from vramcast.profile.recording.units import UnitMarks, find_units, unit_numbers
 from vramcast.profile.recording.without_gpu import OnRecordedDevice, pretended_gpu
 
-# Builds what a loop needs. The function that it returns last runs one iteration.
-Make = Callable[[], tuple[nn.Module, Any, Callable[[], Any]]]
+
+@dataclass(frozen=True, slots=True)
+class Loop:
+    model: nn.Module
+    optimizer: Any  # one, several, or None
+    step: Callable[[], Any]  # runs one iteration
 
 
-def record_loop(make: Make, steps: int = STEPS, device: str = "meta") -> Tape:
-    """`make` runs with `device` as the default device, and returns model, optimizer and step. Raises Unrecordable."""
-    tracker = Tracker(device)
+_FORM = "expected a module, or (model, optimizer, step) where step() runs one iteration"
+
+
+def made_without_gpu(make: Callable[[], Any]) -> Any:
+    """What the user's function returns. Raises Unrecordable."""
+    with like_cuda("meta"), pretended_gpu(), quiet(), explained():
+        return _made(make, OnRecordedDevice(Tracker()), "meta")
+
+
+def record_loop(
+    make: Callable[[], Any], steps: int = STEPS, device: str = "meta", max_events: int = MOST_EVENTS
+) -> Tape:
+    """`make` runs with `device` as the default device, and returns model, optimizer and step. Raises Unrecordable.
+
+    `max_events` is what a profile may hold.
+    """
+    tracker = Tracker(device, max_events)
     mode = OnRecordedDevice(tracker)
     with like_cuda(device), pretended_gpu(), collecting_at_steps(), explained():
-        with mode, torch.device(device):
-            model, optimizer, step = _checked(make())
-        return _Loop(tracker, mode, model, optimizer).record(step, steps)
+        loop = loop_of(_made(make, mode, device))
+        return _Recorder(tracker, mode, loop).record(steps)
 
 
-def _checked(made: Any) -> tuple[nn.Module, Any, Callable[[], Any]]:
-    if isinstance(made, tuple | list) and len(made) == 3 and isinstance(made[0], nn.Module) and callable(made[2]):
-        return made[0], made[1], made[2]
-    shown = f"{len(made)} values" if isinstance(made, tuple | list) else type(made).__name__
-    raise Unrecordable(
-        f"the loop's function returned {shown}: expected a module, or (model, optimizer, step) where step() runs one "
-        "iteration"
-    )
+def _made(make: Callable[[], Any], mode: OnRecordedDevice, device: str) -> Any:
+    with without_weights(), mode, torch.device(device):
+        return make()
 
 
-class _Loop:
-    def __init__(self, tracker: Tracker, mode: OnRecordedDevice, model: nn.Module, optimizer: Any) -> None:
+def looks_like_loop(made: Any) -> bool:
+    """Anything that has several things in it. A network or its configuration is one thing."""
+    if isinstance(made, nn.Module) or hasattr(made, "model_type"):
+        return False
+    return isinstance(made, tuple | list | Mapping) or is_dataclass(made)
+
+
+def loop_of(made: Any) -> Loop:
+    """Raises Unrecordable."""
+    if not isinstance(made, tuple | list):
+        raise Unrecordable(f"the loop's function returned {_shown(made)}: {_FORM}")
+    if len(made) != 3 or not isinstance(made[0], nn.Module) or not callable(made[2]) or isinstance(made[2], nn.Module):
+        raise Unrecordable(f"the loop's function returned ({', '.join(map(_kind, made))}): {_FORM}")
+    loop = Loop(*made)
+    needed = [name for name, one in signature(loop.step).parameters.items() if _is_needed(one)]
+    if needed:
+        raise Unrecordable(
+            f"the loop's step takes {', '.join(needed)}: it must take nothing, and make or keep its own batch"
+        )
+    return loop
+
+
+def _is_needed(parameter: Parameter) -> bool:
+    variadic = parameter.kind in {Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD}
+    return parameter.default is Parameter.empty and not variadic
+
+
+def _shown(made: Any) -> str:
+    if isinstance(made, Mapping):
+        return f"a {_kind(made)} of {', '.join(map(str, made))}"
+    if is_dataclass(made):
+        return f"a {_kind(made)} with {', '.join(one.name for one in fields(made))}"
+    return f"a {_kind(made)}"
+
+
+def _kind(value: Any) -> str:
+    return type(value).__name__
+
+
+class _Recorder:
+    def __init__(self, tracker: Tracker, mode: OnRecordedDevice, loop: Loop) -> None:
         self._tracker = tracker
         self._mode = mode
-        self._model = model
-        self._optimizer = optimizer
-        units = find_units(model)
-        self._numbers = unit_numbers(model, units)
+        self._model = loop.model
+        self._optimizers = optimizers_of(loop.optimizer)
+        self._step = loop.step
+        units = find_units(loop.model)
+        self._numbers = unit_numbers(loop.model, units)
         self._units = UnitMarks(tracker, units)
         self._depth = 0
         self._phase = Moment.STEP
 
-    def record(self, step: Callable[[], Any], steps: int) -> Tape:
+    def record(self, steps: int) -> Tape:
         models = [self._model, *_other_models(self._model)]
         for model in models:
             note_load(self._tracker, model, self._numbers)
+        for optimizer in self._optimizers:
+            self._note_states(optimizer)
         self._mode.begin(_other_tensors(models))
         self._trained = [weight for weight in self._model.parameters() if weight.requires_grad]
         with self._tracker, self._watched(), self._mode:
-            if self._optimizer is not None:
-                self._note_states(self._optimizer)
             for _ in range(steps):
                 collect()
                 self._enter(Moment.STEP)
-                step()
+                _check_ran(self._step())
             self._enter(Moment.END)
         if not any(mark.moment is Moment.BACKWARD for mark in self._tracker.marks):
             raise Unrecordable(
-                "the loop's step runs no backward pass: it must train, or record the network's inference instead"
+                "the loop's step runs no backward pass: it must train. For inference, return the module alone and use "
+                "--set task=inference"
             )
         return self._tracker.tape()
 
@@ -83,7 +141,7 @@ class _Loop:
     def _note_states(self, optimizer: Any) -> None:
         for state in getattr(optimizer, "state", {}).values():
             for value in state.values() if isinstance(state, dict) else ():
-                if isinstance(value, Tensor):
+                if isinstance(value, Tensor) and value.dim():  # counters are in the host's memory
                     self._tracker.note(value)
         assign_states(self._tracker, optimizer)
 
@@ -125,6 +183,11 @@ class _Loop:
                 assign_gradients(self._tracker, self._trained, self._numbers)
 
         return backward
+
+
+def _check_ran(result: Any) -> None:
+    if isgenerator(result) or iscoroutine(result):
+        raise Unrecordable(f"the loop's step returned a {_kind(result)}, which runs nothing: step() must run the step")
 
 
 def _other_models(model: nn.Module) -> list[nn.Module]:

@@ -72,9 +72,11 @@ def network_info(model: nn.Module) -> dict[str, str]:
     return {"family": family(model), **({"cudnn": "true"} if convolves else {})}
 
 
-def record_network(build: Build, inputs: Inputs, settings: RunSettings, info: Mapping[str, str]) -> Recording:
+def record_network(
+    build: Build, inputs: Inputs, settings: RunSettings, info: Mapping[str, str] | None = None
+) -> Recording:
     """Raises Unrecordable."""
-    return solve_network(NetworkSteps(build, inputs, settings).tape, inputs, settings, info)
+    return solve_network(NetworkSteps(build, inputs, settings).tape, inputs, settings, info or {})
 
 
 def solve_network(record_at: RecordAt, inputs: Inputs, settings: RunSettings, info: Mapping[str, str]) -> Recording:
@@ -112,15 +114,13 @@ def _solved(
     info: Mapping[str, str],
     limits: Mapping[Variable, Span] | None = None,
 ) -> Recording:
-    # Where only the batch varies, some points are the same.
-    points = {tuple(point.items()): point for point in points_for(spans)}
-    recorded: list[Recorded] = [(point, record_at(point)) for point in points.values()]
-    twice: dict[Variable, Span] = {
-        variable: Span(span.low, _BEYOND * span.high, span.step)
-        for variable, span in spans.items()
-        if variable in (Variable.LENGTH, Variable.SIDE)
-    }
-    return solve(recorded, twice if limits is None else limits, info)
+    recorded: list[Recorded] = [(point, record_at(point)) for point in different_points(spans)]
+    return solve(recorded, beyond(spans) if limits is None else limits, info)
+
+
+def different_points(spans: Mapping[Variable, Span]) -> list[Point]:
+    """Where only the batch varies, some points are the same."""
+    return list({tuple(point.items()): point for point in points_for(spans)}.values())
 
 
 class NetworkSteps:
@@ -130,7 +130,7 @@ class NetworkSteps:
         self._build, self._inputs, self._settings = build, inputs, settings
         # Never run: its signature and configuration tell what a batch is.
         with explained(), torch.device("meta"):
-            self._example = build()
+            self.example = build()
 
     def tape(self, point: Point) -> Tape:
         """Raises Unrecordable."""
@@ -138,7 +138,7 @@ class NetworkSteps:
         settings = replace(self._settings, lora_rank=point.get(Variable.RANK))
 
         def batch_of() -> tuple[Arguments, Callable[[Any, Any], Tensor]]:
-            return arguments(self._example, there, point[Variable.BATCH], "meta"), _loss
+            return arguments(self.example, there, point[Variable.BATCH], "meta"), _loss
 
         return record_model(self._build, batch_of, settings)
 
@@ -152,25 +152,40 @@ def _loss(model: nn.Module, batch: Arguments) -> Tensor:
 def _spans(inputs: Inputs, settings: RunSettings) -> dict[Variable, Span]:
     spans = {Variable.BATCH: Span(2, 8)}
     if inputs.make is None and inputs.sequence_length:
-        spans[Variable.LENGTH] = Span(_shortest(inputs.sequence_length), inputs.sequence_length)
-    elif inputs.make is None and _square(inputs):
-        side = inputs.shapes[0][-1]
-        spans[Variable.SIDE] = Span(max(SIDE_STEP, side // _SMALLEST // SIDE_STEP * SIDE_STEP), side, SIDE_STEP)
+        spans[Variable.LENGTH] = length_span(inputs.sequence_length)
+    elif inputs.make is None and (side := _side(inputs)):
+        spans[Variable.SIDE] = side
     if settings.lora_rank is not None:
         spans[Variable.RANK] = Span(1, settings.lora_rank)
     return spans
 
 
-def _shortest(length: int) -> int:
-    return min(length, max(_FEWEST_TOKENS, length // _SHORTEST))
+def length_span(length: int) -> Span:
+    return Span(min(length, max(_FEWEST_TOKENS, length // _SHORTEST)), length)
 
 
-def _square(inputs: Inputs) -> bool:
-    """One image whose sides are equal, and a multiple of what networks halve five times."""
+def side_span(side: int) -> Span | None:
+    """None for a side that is no multiple of what networks halve five times: it is recorded as it is."""
+    if side % SIDE_STEP or side <= SIDE_STEP:
+        return None
+    return Span(max(SIDE_STEP, side // _SMALLEST // SIDE_STEP * SIDE_STEP), side, SIDE_STEP)
+
+
+def beyond(spans: Mapping[Variable, Span]) -> dict[Variable, Span]:
+    """How far a recording of these spans answers."""
+    return {
+        variable: Span(span.low, _BEYOND * span.high, span.step)
+        for variable, span in spans.items()
+        if variable in (Variable.LENGTH, Variable.SIDE)
+    }
+
+
+def _side(inputs: Inputs) -> Span | None:
+    """Of one image whose sides are equal."""
     if len(inputs.shapes) != 1 or len(inputs.shapes[0]) != 3:
-        return False
+        return None
     *_, height, width = inputs.shapes[0]
-    return height == width and height % SIDE_STEP == 0 and height > SIDE_STEP
+    return side_span(height) if height == width else None
 
 
 def _inputs_at(inputs: Inputs, point: Point) -> Inputs:

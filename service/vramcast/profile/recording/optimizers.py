@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -21,6 +21,33 @@ _CODES = 256
 def make_optimizer(kind: Optimizer, parameters: Iterable[nn.Parameter], *, fused: bool = False) -> Any:
     trained = [weight for weight in parameters if weight.requires_grad]
     return _MAKERS[kind](trained, fused)
+
+
+def optimizers_of(given: Any) -> list[Any]:
+    """A loop has one, several in a list or dictionary, or none."""
+    if given is None:
+        return []
+    if isinstance(given, Mapping):
+        return list(given.values())
+    return list(given) if isinstance(given, list | tuple) else [given]
+
+
+def optimizer_name(given: Any) -> str:
+    """As the annotation names it; the class itself if no annotation does."""
+    return " and ".join(dict.fromkeys(map(_name, optimizers_of(given)))) or "none"
+
+
+def _name(optimizer: Any) -> str:
+    name = type(optimizer).__name__
+    if name == "SGD" and any(group.get("momentum") for group in optimizer.param_groups):
+        return Optimizer.SGD_MOMENTUM
+    return _NAMES.get(name.lower(), name)
+
+
+_NAMES = {
+    **{str(kind): str(kind) for kind in Optimizer},
+    **dict.fromkeys(("adamw8bit", "pagedadam8bit", "pagedadamw8bit"), str(Optimizer.ADAM8BIT)),
+}
 
 
 @contextmanager

@@ -24,11 +24,18 @@ from vramcast.profile.recording.known_outputs import KnownOutputs
 from vramcast.profile.recording.scratch import BLAS, SCRATCH, WORKSPACE_BYTES
 
 MAX_EVENTS = 10_000_000
+# A loop that only computes in place allocates nothing, and must end too.
+_OPERATIONS_PER_EVENT = 10
 _DISPATCHING = frozenset({"__torch_dispatch__", "_fn", "inner"})  # torch wraps a mode's method
 _ADD = torch.ops.aten.add.Tensor
 # Nothing but the engine's buffer holds a tensor with so many references: it, the dispatcher's stack, our arguments.
 _OWN_REFERENCES = 4
 _OWN_STORAGE_REFERENCES = 2
+
+_TOO_MANY = (
+    ": record fewer micro-batches, iterations or layers in a step (two micro-batches take as much memory as more), or "
+    "describe the task by parameters and activations"
+)
 
 
 class Tracker(TorchDispatchMode):
@@ -37,6 +44,7 @@ class Tracker(TorchDispatchMode):
         self.device = device
         self._known = KnownOutputs() if device == "meta" else None
         self._max_events = max_events
+        self._operations_left = _OPERATIONS_PER_EVENT * max_events
         self._sizes: list[int] = []
         self._roles: list[Role] = []
         self._units: list[int] = []
@@ -44,11 +52,17 @@ class Tracker(TorchDispatchMode):
         self.marks: list[Mark] = []
         self._live: dict[int, int] = {}  # address of a storage: its number
         self._references: dict[int, weakref.ref[Any]] = {}
+        self._in_host_memory: dict[int, weakref.ref[Any]] = {}  # by address: storages that a run has there
         self._workspaces: set[bool] = set()  # whether the forward's and the backward's thread has its own
         self._step_begins = 0
         self.in_backward = False
 
     def __torch_dispatch__(self, func: Any, _types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self._operations_left -= 1
+        if self._operations_left < 0:
+            raise TooManyEvents(
+                f"the steps run more than {_OPERATIONS_PER_EVENT * self._max_events:,} operations{_TOO_MANY}"
+            )
         if func in BLAS and self.in_backward not in self._workspaces:
             self._workspaces.add(self.in_backward)
             self._make(WORKSPACE_BYTES, Role.WORKSPACE)
@@ -79,7 +93,7 @@ class Tracker(TorchDispatchMode):
             return
         storage = tensor.untyped_storage()
         address = storage._cdata
-        if address in self._live:
+        if address in self._live or address in self._in_host_memory:
             return
         size_bytes = storage.nbytes()
         if not size_bytes:
@@ -87,6 +101,18 @@ class Tracker(TorchDispatchMode):
         number = self._make(size_bytes, role, unit)
         self._live[address] = number
         self._references[number] = weakref.ref(storage, self._freed(address, number))
+
+    def keep_in_host_memory(self, tensor: Tensor) -> None:
+        """Its storage is not noted, though it was made on the recorded device, unless it was noted before."""
+        storage = tensor.untyped_storage()
+        address = storage._cdata
+        if address in self._live or address in self._in_host_memory:
+            return
+        kept = self._in_host_memory
+        kept[address] = weakref.ref(storage, lambda _reference: kept.pop(address))
+
+    def is_in_host_memory(self, tensor: Tensor) -> bool:
+        return tensor.untyped_storage()._cdata in self._in_host_memory
 
     def assign(self, tensors: Iterable[Tensor], role: Role, unit: int = -1) -> None:
         """Gives storages that were noted before another role."""
@@ -122,10 +148,7 @@ class Tracker(TorchDispatchMode):
     def _make(self, size_bytes: int, role: Role, unit: int = -1) -> int:
         number = len(self._sizes)
         if len(self._events) >= self._max_events:
-            raise TooManyEvents(
-                f"the step makes more than {self._max_events:,} allocations: record fewer layers or iterations, or "
-                "describe the task by parameters and activations"
-            )
+            raise TooManyEvents(f"the steps make and free tensors more than {self._max_events:,} times{_TOO_MANY}")
         self._sizes.append(size_bytes)
         self._roles.append(role)
         self._units.append(unit)

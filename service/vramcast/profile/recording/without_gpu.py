@@ -16,17 +16,15 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from vramcast.forecast.tape import Role
+from vramcast.profile.recording.errors import NeedsOneGpu
 from vramcast.profile.recording.patching import patched
 from vramcast.profile.recording.tracking import Tracker
 
-_MOST_COPIED = 1 << 20  # elements that a loop may copy back to look at them
+MOST_COPIED = 1 << 26  # elements of a tensor that a loop may copy to the host, to look at it or to keep it there
 
 
 class OnRecordedDevice(TorchFunctionMode):
-    """`host` are the storages that the loop keeps in the host's memory, though they were made on the meta device.
-
-    Until `begin` is called nothing is noted: what is loaded is noted as a whole.
-    """
+    """Until `begin` is called nothing is noted: what is loaded is noted as a whole."""
 
     def __init__(self, tracker: Tracker) -> None:
         super().__init__()
@@ -34,17 +32,15 @@ class OnRecordedDevice(TorchFunctionMode):
         self._device = tracker.device
         self._begun = False
         self._asked_for: set[int] = set()  # storages that were asked for on the GPU before the steps began
-        self._host: set[int] = set()
 
     def begin(self, others: Iterable[Tensor]) -> None:
         """`others` are tensors that the loop has made besides networks: data, in the host's memory or on the GPU."""
         self._begun = True
         for tensor in others:
-            address = tensor.untyped_storage()._cdata
-            if address in self._asked_for:
+            if tensor.untyped_storage()._cdata in self._asked_for:
                 self._tracker.note(tensor, Role.INPUT)
             else:
-                self._host.add(address)
+                self._tracker.keep_in_host_memory(tensor)
 
     def __torch_function__(self, func: Any, _types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -52,6 +48,8 @@ class OnRecordedDevice(TorchFunctionMode):
             return self._read(func, args, kwargs)
         if func is Tensor.cuda:
             return self._moved(args[0])
+        if func is Tensor.to and any(map(_is_host, (*args[1:], *kwargs.values()))):
+            return self._to_host(args, kwargs)
         if func is Tensor.to and _asks_for_gpu((*args[1:], *kwargs.values())):
             moved = self._moved(args[0])
             rest = [given for given in args[1:] if not _is_gpu(given)]
@@ -64,9 +62,15 @@ class OnRecordedDevice(TorchFunctionMode):
             return made
         return func(*args, **kwargs)
 
+    def _to_host(self, args: Any, kwargs: Any) -> Any:
+        """What is in the host's memory there is here too, so that an optimizer can step it."""
+        copied = self._read(Tensor.cpu, args[:1], {})
+        rest = [given for given in args[1:] if not _is_host(given)]
+        return copied.to(*rest, **{name: given for name, given in kwargs.items() if not _is_host(given)})
+
     def _moved(self, tensor: Tensor) -> Tensor:
         """A copy of what is in the host's memory, or the tensor itself if it is on the GPU already."""
-        if tensor.device.type == self._device and tensor.untyped_storage()._cdata not in self._host:
+        if tensor.device.type == self._device and not self._tracker.is_in_host_memory(tensor):
             if not self._begun:
                 self._arrived(tensor)
             return tensor
@@ -83,7 +87,7 @@ class OnRecordedDevice(TorchFunctionMode):
 
     def _read(self, func: Any, args: Any, kwargs: Any) -> Any:
         tensor = args[0]
-        if not tensor.is_meta or _in_forward() or tensor.numel() > (_MOST_COPIED if func is Tensor.cpu else 1):
+        if not tensor.is_meta or _in_forward() or tensor.numel() > (MOST_COPIED if func is Tensor.cpu else 1):
             return func(*args, **kwargs)
         zeros = torch.zeros(tensor.shape, dtype=tensor.dtype, device="cpu")
         return func(zeros, *args[1:], **kwargs)
@@ -99,6 +103,10 @@ def _is_gpu(given: Any) -> bool:
     if isinstance(given, torch.device):
         return given.type == "cuda"
     return isinstance(given, str) and given.startswith("cuda")
+
+
+def _is_host(given: Any) -> bool:
+    return given.type == "cpu" if isinstance(given, torch.device) else isinstance(given, str) and given == "cpu"
 
 
 def _asks_for_gpu(given: tuple[Any, ...]) -> bool:
@@ -126,7 +134,8 @@ def pretended_gpu() -> Iterator[None]:
     }  # fmt: skip
     patches: list[tuple[Any, str, Any]] = [(torch.cuda, name, answer) for name, answer in answers.items()]
     streams = (torch.accelerator, "current_stream", lambda *_args: _Stream())
-    with patched([*patches, streams, (torch, "compile", _not_compiled)]):
+    groups = (torch.distributed, "init_process_group", _no_process_group)  # NCCL would end this process without a GPU
+    with patched([*patches, streams, groups, (torch, "compile", _not_compiled)]):
         yield
 
 
@@ -136,6 +145,13 @@ class _Stream:
 
     def synchronize(self) -> None:
         return None
+
+
+def _no_process_group(*_args: Any, **_named: Any) -> None:
+    raise NeedsOneGpu(
+        "the loop starts a process group, and a recording is of one GPU: leave init_process_group out of the function, "
+        "wrap the model only if torch.distributed.is_initialized(), and set data-parallel-size on the pod"
+    )
 
 
 def _nothing(*_args: Any, **_named: Any) -> None:
