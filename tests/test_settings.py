@@ -63,6 +63,7 @@ DEFAULTS = {
     "webhook_cap_slack": 0.1,
     "webhook_resource": False,
     "webhook_dialects": "",
+    "webhook_claim_classes": "gpu.nvidia.com",
     "mode": "decide",
     "prometheus_url": None,
     "prometheus_token_file": None,

@@ -83,6 +83,7 @@ class System(StrEnum):
     KOORDINATOR = "koordinator"
     GPUSHARE = "gpushare"
     TENSORFUSION = "tensorfusion"
+    DRA = "dra"
 
 
 _DIALECT = f"({'|'.join(System)})(:[1-9][0-9]{{0,4}})?"
@@ -204,6 +205,8 @@ class Settings(BaseModel):
     """true: the reserved memory becomes the extended resource `vramcast.dev/gpu-memory`, for quotas"""
     webhook_dialects: str = Field("", pattern=rf"^({_DIALECT}(,{_DIALECT})*)?$")
     """other systems to fill in the memory for, comma-separated; `name:N`: the system counts in units of N MiB"""
+    webhook_claim_classes: str = Field("gpu.nvidia.com", pattern=_LIST)
+    """device classes of GPUs whose claims get their memory with the dialect `dra`, comma-separated"""
     mode: Mode = Mode.DECIDE
     """decide, or observe: forecast and measure, but filter out no node"""
     prometheus_url: str | None = Field(None, pattern="^https?://[^/]+")

@@ -265,3 +265,31 @@ def test_answers_are_counted() -> None:
         assert f'vramcast_admissions_total{{decision="{decision}"}} 1.0' in text
     assert "vramcast_invalid_admissions_total 1.0" in text
     assert 'vramcast_request_duration_seconds_count{verb="admit"} 3.0' in text
+
+
+def test_a_claim_that_describes_a_task_gets_its_memory() -> None:
+    request = {"name": "gpu", "exactly": {"deviceClassName": "gpu.nvidia.com"}}
+    annotations = {PREFIX + "gpu-memory": "10Gi"}
+    claim = {
+        "kind": "ResourceClaim",
+        "metadata": {"name": "c", "namespace": "team", "annotations": annotations},
+        "spec": {"devices": {"requests": [request]}},
+    }
+    admitted = admit(new_service(webhook_dialects="dra"), claim)
+    (filled,) = admitted.object["spec"]["devices"]["requests"]
+    assert filled["exactly"]["capacity"] == {"requests": {"memory": "10240Mi"}}
+    assert admitted.object["metadata"]["annotations"][PREFIX + "injected"] == "memory:gpu"
+    assert admit(new_service(), claim).object == claim
+
+
+def test_a_pod_of_another_scheduler_gets_the_number_that_it_reads() -> None:
+    pod = new_pod(GIVEN, schedulerName="kai-scheduler")
+    admitted = admit(new_service(webhook_dialects="kai"), pod)
+    assert admitted.object["metadata"]["annotations"]["gpu-memory"] == "30720"
+    assert admitted.warnings == ["vramcast: needs 30.0 GiB; fits L40S"]
+    assert admit(new_service(webhook_dialects="kai", webhook_validate="deny"), admitted.object).allowed
+
+
+def test_a_quota_counts_the_memory_of_a_pod() -> None:
+    admitted = admit(new_service(webhook_resource=True), new_pod(GIVEN))
+    assert admitted.object["spec"]["containers"][0]["resources"]["limits"] == {"vramcast.dev/gpu-memory": "30720Mi"}

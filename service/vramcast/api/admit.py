@@ -16,8 +16,8 @@ from typing import Any, Final
 from starlette.exceptions import HTTPException
 from starlette.routing import BaseRoute, Match
 
-from vramcast.admission import review, warn
-from vramcast.admission.change import AdmittedPod, Object, entries, mapping
+from vramcast.admission import claims, review, warn
+from vramcast.admission.change import AdmittedPod, Object, apply, entries, mapping, tell
 from vramcast.admission.context import Context, Needs
 from vramcast.admission.filling import fill, read
 from vramcast.admission.products import may_use
@@ -87,8 +87,7 @@ async def admit(service: Service, body: bytes, *, shares: bool) -> Reply:
     raw, judgement = request.object, Judgement()
     if raw is not None and not request.sub_resource:
         context = Context(service.settings, shares, visible_devices=_visible_devices(service))
-        judge = _judge_pod if request.kind.kind == "Pod" else _judge_workload
-        judgement = await judge(service, raw, context)
+        judgement = await _JUDGES.get(request.kind.kind, _judge_workload)(service, raw, context)
     metadata = mapping(raw and raw.get("metadata"))
     name = f"{request.namespace or ''}/{metadata.get('name') or metadata.get('generateName') or ''}"
     return _answer(service, request, name, judgement)
@@ -118,6 +117,18 @@ async def _judge_pod(service: Service, raw: Object, context: Context) -> Judgeme
     return Judgement((), study.warnings, filled.operations, filled.told, study.cause)
 
 
+async def _judge_claim(service: Service, raw: Object, context: Context) -> Judgement:
+    """A ResourceClaim or a template of such, if it describes a task."""
+    pod = read(claims.stand_in(raw), context)
+    study = await _study(service, pod, tell=_is_told(service, raw))
+    if study.invalid is not None:
+        return Judgement(warn.mistakes(study.invalid), study.warnings)
+    await service.right_of_way.wait()
+    changes = claims.fill(raw, replace(context, needs=study.needs))
+    operations = apply(raw, tell(raw, changes))[1]
+    return Judgement((), study.warnings, operations, [change.told for change in changes], study.cause)
+
+
 async def _judge_workload(service: Service, raw: Object, context: Context) -> Judgement:
     """A Job, or anything else that makes pods. Its pods come here too, so it is not changed."""
     mistakes: list[str] = []
@@ -129,6 +140,9 @@ async def _judge_workload(service: Service, raw: Object, context: Context) -> Ju
         warnings += study.warnings
         cause = cause or study.cause
     return Judgement(mistakes, warnings, cause=cause)
+
+
+_JUDGES: Final = {"Pod": _judge_pod, **dict.fromkeys(claims.KINDS, _judge_claim)}
 
 
 def _is_told(service: Service, raw: Object) -> bool:

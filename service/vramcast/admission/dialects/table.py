@@ -1,4 +1,4 @@
-"""The dialects that vramcast knows, and those that a pod is written in.
+"""The dialects of pods, and the one that a pod is written in. The dialect `dra` is one of claims: see claims.py.
 
 To add a system, add a file like its neighbours, and a row here and in settings.py.
 """
@@ -29,7 +29,8 @@ def spoken(pod: AdmittedPod, context: Context) -> Dialect | None:
     """The first listed dialect that the pod is written in: two would ask for the memory twice."""
     if is_ours(pod.spec, context) or pod.spec.get("nodeName"):
         return None
-    return next((DIALECTS[name] for name in context.settings.dialect_units if DIALECTS[name].gpus(pod)), None)
+    listed = (DIALECTS[name] for name in context.settings.dialect_units if name in DIALECTS)
+    return next((dialect for dialect in listed if dialect.gpus(pod)), None)
 
 
 def fill(pod: AdmittedPod, context: Context) -> list[Change]:
