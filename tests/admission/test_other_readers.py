@@ -1,8 +1,8 @@
 """KAI's and Volcano's own code reads what the webhook wrote, and sees the bytes that were meant.
 
 The module proxy does not have HAMi. Volcano's reader of vGPUs takes the names of the resources as arguments and treats
-them as HAMi's GenerateResourceRequests does: each container's limits, a memory that must be an integer, and the whole GPU
-without it. So it stands in for HAMi's.
+them as HAMi's GenerateResourceRequests does: each container's limits, a memory that must be an integer, and the whole
+GPU without it. So it stands in for HAMi's.
 """
 
 from __future__ import annotations
