@@ -20,6 +20,7 @@ from vramcast.forecast.tape_allocator import Block, TapeAllocator
 
 # No device has as much, and the replay counts in 64 bits.
 MOST_BYTES = 1 << 48
+_GRAIN_BITS = GRAIN.bit_length() - 1
 _PHASES = (Moment.STEP, Moment.FORWARD, Moment.BACKWARD, Moment.UPDATE, Moment.END)
 
 
@@ -110,11 +111,13 @@ def when(marks: tuple[Mark, ...], event: int) -> When:
 def _live_by_role(tape: Tape, event: int) -> tuple[dict[Role, int], dict[Role, int]]:
     """The live bytes behind an event, largest first, and the number of storages that have them."""
     events = tape.events[: event + 1]
-    made = events >= 0
-    born, dead = events[made], ~events[~made]
-    total = np.bincount(tape.roles[born], tape.sizes[born], len(Role))
-    total -= np.bincount(tape.roles[dead], tape.sizes[dead], len(Role))
-    count = np.bincount(tape.roles[born], minlength=len(Role)) - np.bincount(tape.roles[dead], minlength=len(Role))
+    freed = ~events[events < 0]
+    live = np.ones(len(events) - len(freed), np.bool_)  # storages are made in the order of their numbers
+    live[freed] = False
+    storages = np.flatnonzero(live)
+    roles = tape.roles[storages]
+    total = np.bincount(roles, tape.sizes[storages], len(Role))
+    count = np.bincount(roles, minlength=len(Role))
     largest_first = sorted((role for role in Role if total[role]), key=lambda role: -total[role])
     return {role: round(total[role]) for role in largest_first}, {role: int(count[role]) for role in largest_first}
 
@@ -124,7 +127,7 @@ def _replayed(
 ) -> tuple[int, ...]:
     if tape.sizes.sum(dtype=np.float64) > MOST_BYTES:
         raise InvalidInput(f"the step allocates more than {MOST_BYTES >> 40} TiB")
-    grains = -(-np.maximum(tape.sizes, 1) // GRAIN)
+    grains = np.maximum(tape.sizes, 1) + (GRAIN - 1) >> _GRAIN_BITS
     # A capacity of 0 means none to the loops, so a full device is one grain.
     capacity = 0 if settings.capacity_bytes is None else max(1, settings.capacity_bytes // GRAIN)
     loop = compiled_loop() if compiled else None

@@ -4,7 +4,7 @@ replayed on the allocator."""
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from vramcast.errors import FieldError, InvalidInput, InvalidTask
@@ -13,6 +13,7 @@ from vramcast.forecast.forecast import Forecast, Source
 from vramcast.forecast.peak_parts import peak_parts
 from vramcast.forecast.peaks import AllocatorSettings, Peaks, peaks
 from vramcast.forecast.physics import bound_factor, context_part
+from vramcast.forecast.prepared import Prepared, prepared
 from vramcast.forecast.rank_view import Plan, Scheme
 from vramcast.forecast.recording import Recording
 from vramcast.forecast.recordings import builtin_recordings
@@ -64,6 +65,7 @@ def load_recording(key: str) -> Recording:
 def clear_caches() -> None:
     """For benchmarks that measure an uncached forecast."""
     _measured.cache_clear()
+    _prepared.cache_clear()
 
 
 def forecast_recording(key: str, task: Task, product: Product, risk: float) -> Forecast:
@@ -73,7 +75,7 @@ def forecast_recording(key: str, task: Task, product: Product, risk: float) -> F
     found, notes = _measured(run, None)
     context = context_part(product, cudnn="cudnn" in recording.info, norms="norms" in recording.info)
     room = _room_bytes(product, context.size_bytes)
-    if room is not None and found.reserved_bytes > room and not task.share:
+    if room is not None and found.active_bytes <= room < found.reserved_bytes and not task.share:
         squeezed, _ = _measured(run, room)
         if squeezed.out_of_memory is None:
             found, notes = squeezed, (*notes, f"the allocator gives cached memory back to fit {product}")
@@ -96,7 +98,7 @@ def task_tape(key: str, task: Task) -> Tape:
     """The steps of the task, for a picture of them. Raises InvalidTask."""
     recording = load_recording(key)
     run = _run(recording, key, task)
-    return _transformed(recording.at(run.point(recording)).tape, run, recording)[0]
+    return _steps(run)[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +118,14 @@ class _Run:
     offload: Offload
     allocator: Allocator
 
+    @property
+    def shards(self) -> bool:
+        return self.zero_stage > 0 or self.ranks > 1
+
+    @property
+    def scheme(self) -> Scheme:
+        return _SCHEMES.get(self.zero_stage, Scheme.DDP)
+
     def point(self, recording: Recording) -> Point:
         values = {Variable.BATCH: self.batch, Variable.LENGTH: self.length, Variable.SIDE: self.side,
                   Variable.RANK: self.rank}  # fmt: skip
@@ -131,35 +141,55 @@ def _run(recording: Recording, key: str, task: Task) -> _Run:
 
 @lru_cache(maxsize=512)
 def _measured(run: _Run, capacity_bytes: int | None) -> tuple[Peaks, tuple[str, ...]]:
-    recording = load_recording(run.key)
     try:
-        answer = recording.at(run.point(recording))
-        tape, notes = _transformed(answer.tape, run, recording)
+        tape, notes = _steps(run)
         expandable = run.allocator is Allocator.EXPANDABLE_SEGMENTS
-        return peaks(tape, AllocatorSettings(capacity_bytes, expandable)), (*answer.notes, *notes)
+        return peaks(tape, AllocatorSettings(capacity_bytes, expandable)), notes
     except InvalidInput as error:
         raise InvalidTask(
             [FieldError(f"{PREFIX}{'profile' if is_recording(run.key) else 'model'}", run.key, str(error))]
         ) from error
 
 
-def _transformed(tape: Tape, run: _Run, recording: Recording) -> tuple[Tape, tuple[str, ...]]:
+def _steps(run: _Run) -> tuple[Tape, tuple[str, ...]]:
+    """The run's tape, and what there is to say about it. Raises InvalidInput."""
+    recording = load_recording(run.key)
+    point = run.point(recording)
+    number, notes = recording.piece_at(point)
+    if run.shards:
+        notes = (*notes, f"sharding as {run.scheme} does it, seen from one of {run.ranks} GPUs")
+    ready = _prepared(replace(run, batch=0, length=None, side=None, allocator=Allocator.DEFAULT), number)
+    if ready is not None:
+        return ready.tape(point), notes
+    return _rewritten(recording.pieces[number].tape(point), run, recording), notes
+
+
+# One of an 8B model takes a megabyte. A sweep needs one or two.
+@lru_cache(maxsize=4)
+def _prepared(run: _Run, number: int) -> Prepared | None:
+    """For the runs that differ from this one in batch, length, side and allocator only."""
+    recording = load_recording(run.key)
+    piece = recording.pieces[number]
+    anywhere: Point = {variable: span.low for variable, span in piece.spans.items()}
+    if Variable.RANK in anywhere:
+        anywhere = {**anywhere, Variable.RANK: run.rank or 0}
+    return prepared(piece, anywhere, lambda tape: _rewritten(tape, run, recording))
+
+
+def _rewritten(tape: Tape, run: _Run, recording: Recording) -> Tape:
     """The tape with the task's accumulation, sharding and optimizer."""
-    notes: tuple[str, ...] = ()
     element_bytes = 2 if run.cast and run.rank is None else 4
     if run.accumulation > 1 and "gradient-accumulation" not in recording.info:
         tape = accumulated(tape, run.accumulation)
-    if run.zero_stage or run.ranks > 1:
-        scheme = _SCHEMES.get(run.zero_stage, Scheme.DDP)
+    if run.shards:
         masters = bool(run.zero_stage) and element_bytes == 2
         offload = run.offload is not Offload.NONE
-        tape = shard(tape, Plan(scheme, run.ranks, masters=masters, offload=offload), ahead=True)
+        tape = shard(tape, Plan(run.scheme, run.ranks, masters=masters, offload=offload), ahead=True)
         element_bytes = 4 if run.zero_stage else element_bytes
-        notes = (f"sharding as {scheme} does it, seen from one of {run.ranks} GPUs",)
     if run.optimizer is not None and run.offload is Offload.NONE:
         sharded = bool(run.zero_stage)
         tape = with_update(tape, run.optimizer, element_bytes=element_bytes, sharded=sharded)
-    return tape, notes
+    return tape
 
 
 def _room_bytes(product: Product, context_bytes: int) -> int | None:

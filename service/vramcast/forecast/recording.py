@@ -79,15 +79,20 @@ class Recording:
 
     def at(self, point: Point) -> TapeAt:
         """Raises InvalidInput outside of what was recorded, and for a variable that is missing or unknown."""
+        number, notes = self.piece_at(point)
+        return TapeAt(self.pieces[number].tape(point), notes)
+
+    def piece_at(self, point: Point) -> tuple[int, tuple[str, ...]]:
+        """The number of the piece that answers, and why it may be a little off. Raises InvalidInput."""
         self._check(point)
-        inside = [piece for piece in self.pieces if piece.contains(point)]
+        inside = [at for at, piece in enumerate(self.pieces) if piece.contains(point)]
         if inside:
-            piece = max(inside, key=lambda one: sum(span.step for span in one.spans.values()))
-            notes = () if piece.error < 0.005 else (f"sizes at {shown(point)} are within {piece.error:.1%}",)
-            return TapeAt(piece.tape(point), notes)
-        piece = min(self.pieces, key=lambda one: one.distance(point))
-        recorded = ", ".join(f"{variable} {span}" for variable, span in piece.spans.items())
-        return TapeAt(piece.tape(point), (f"{shown(point)} was not recorded; answered by the steps of {recorded}",))
+            chosen = max(inside, key=lambda at: sum(span.step for span in self.pieces[at].spans.values()))
+            error = self.pieces[chosen].error
+            return chosen, () if error < 0.005 else (f"sizes at {shown(point)} are within {error:.1%}",)
+        chosen = min(range(len(self.pieces)), key=lambda at: self.pieces[at].distance(point))
+        recorded = ", ".join(f"{variable} {span}" for variable, span in self.pieces[chosen].spans.items())
+        return chosen, (f"{shown(point)} was not recorded; answered by the steps of {recorded}",)
 
     def limits(self, variable: Variable) -> tuple[int, int]:
         """The smallest and the largest value that it answers."""

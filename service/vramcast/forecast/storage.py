@@ -40,6 +40,7 @@ _MOST_INFO_CHARACTERS = 256
 _MOST_UNPACKED_BYTES = 4 << 20
 _MOST_COEFFICIENT = 1 << 53
 _FILTERS = [{"id": lzma.FILTER_LZMA2, "preset": 9 | lzma.PRESET_EXTREME, "dict_size": 4 << 20, "pb": 0}]
+_MOMENTS = tuple(Moment)
 
 _Number = Annotated[int, Meta(ge=0, le=NO_LIMIT)]
 _Positive = Annotated[int, Meta(ge=1, le=NO_LIMIT)]
@@ -182,10 +183,11 @@ def _unpack_piece(header: _Piece, variables: Sequence[Variable], body: _Reader) 
     moments = body.numbers(header.marks)
     mark_units = np.cumsum(_unfolded(body.numbers(header.marks)))
     events, kind_of = _events(tokens)
-    kinds = np.array(header.kinds, np.int64).reshape(-1, 4)
+    kinds = np.array(header.kinds, np.int64).reshape(-1, 4).T
     if len(kind_of) and kind_of.max() >= len(header.kinds):
         raise InvalidInput("an event makes a storage of an unknown kind")
-    classes, roles, streams, has_unit = kinds[kind_of].T
+    classes = kinds[0][kind_of]
+    roles, streams, has_unit = (of_kind.astype(np.uint8)[kind_of] for of_kind in kinds[1:])
     if has_unit.sum() != len(units) or (len(units) and not 0 <= units.min() <= units.max() < _MOST_UNIT):
         raise InvalidInput("the units do not match the storages")
     if (
@@ -199,11 +201,11 @@ def _unpack_piece(header: _Piece, variables: Sequence[Variable], body: _Reader) 
     marks = zip(places.tolist(), moments.tolist(), mark_units.tolist(), strict=True)
     template = Tape(
         sizes=np.zeros(len(kind_of), np.int64),
-        roles=roles.astype(np.uint8),
+        roles=roles,
         units=all_units,
         events=events,
-        marks=tuple(Mark(event, Moment(moment), unit) for event, moment, unit in marks),
-        streams=streams.astype(np.uint8) if streams.any() else np.zeros(0, np.uint8),
+        marks=tuple(Mark(event, _MOMENTS[moment], unit) for event, moment, unit in marks),
+        streams=streams if streams.any() else np.zeros(0, np.uint8),
     )
     table = _table(header, variables)
     if len(classes) and classes.max() >= len(header.rows):
@@ -248,12 +250,13 @@ def _tokens(tape: Tape, kind_of: NDArray[np.int64]) -> NDArray[np.int64]:
 
 def _events(tokens: NDArray[np.int64]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
     """The events, and the kind of each storage."""
-    made = tokens % 2 == 0
+    made = tokens & 1 == 0
     newest = np.cumsum(made) - 1
-    freed = newest - tokens // 2
+    numbers = tokens >> 1
+    freed = newest - numbers
     if (freed[~made] < 0).any():
         raise InvalidInput("an event frees a storage before the first one")
-    return np.where(made, newest, ~freed).astype(np.int32), tokens[made] // 2
+    return np.where(made, newest, ~freed).astype(np.int32), numbers[made]
 
 
 def _steps(numbers: Sequence[int] | NDArray[np.int16]) -> NDArray[np.int64]:
@@ -292,7 +295,10 @@ class _Reader:
             raise InvalidInput("its numbers are truncated")
         planes = np.frombuffer(self._data, np.uint8, width * count, self._at + 1).reshape(width, count)
         self._at = stop
-        return np.asarray((planes.astype(np.int64) << 8 * np.arange(width)[:, None]).sum(axis=0), np.int64)
+        numbers = planes[0].astype(np.int64)
+        for at in range(1, width):
+            numbers |= planes[at].astype(np.int64) << 8 * at
+        return numbers
 
     def check_end(self) -> None:
         if self._at != len(self._data):

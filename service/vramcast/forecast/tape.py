@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import IntEnum
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,8 +52,9 @@ class Moment(IntEnum):
     LEAVE_BACKWARD = 8  # all gradients of the unit are there
 
 
-@dataclass(frozen=True, slots=True)
-class Mark:
+class Mark(NamedTuple):
+    """A tuple, because a forecast makes hundreds of them and a dataclass takes four times as long."""
+
     event: int  # the mark lies before this event
     moment: Moment
     unit: int = 0  # of ENTER, LEAVE, ENTER_BACKWARD and LEAVE_BACKWARD
@@ -83,11 +85,19 @@ class Tape:
         """The same events with other sizes. Does not check the events again, which would take longer than a replay."""
         if len(sizes) != len(self.sizes) or (len(sizes) and sizes.min() < 0):
             raise InvalidInput(f"a tape of {len(self.sizes)} storages needs as many sizes, none negative")
-        tape = object.__new__(Tape)
-        for name in ("roles", "units", "events", "marks", "streams"):
-            object.__setattr__(tape, name, getattr(self, name))
-        object.__setattr__(tape, "sizes", sizes)
-        return tape
+        return unchecked_tape(sizes, self.roles, self.units, self.events, self.marks, self.streams)
+
+
+def unchecked_tape(
+    sizes: NDArray[np.int64], roles: NDArray[np.uint8], units: NDArray[np.int16], events: NDArray[np.int32],
+    marks: tuple[Mark, ...], streams: NDArray[np.uint8],
+) -> Tape:  # fmt: skip
+    """For a tape that follows from a checked one: checking takes as long as a replay."""
+    tape = object.__new__(Tape)
+    values = {"sizes": sizes, "roles": roles, "units": units, "events": events, "marks": marks, "streams": streams}
+    for name, value in values.items():
+        object.__setattr__(tape, name, value)
+    return tape
 
 
 def _check_storages(tape: Tape) -> None:

@@ -7,13 +7,14 @@ and lists of temporaries as large as everything that is trained, freed from the 
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import isqrt
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from vramcast.forecast.splicing import Insert, spliced
 from vramcast.forecast.tape import Moment, Role, Tape, check_events
@@ -28,8 +29,7 @@ _CODES_BYTES = 256 * _FLOAT_BYTES
 _SMALLEST_MATRIX = 1 << 16
 
 
-@dataclass(frozen=True, slots=True)
-class Trained:
+class Trained(NamedTuple):
     """A parameter that the optimizer steps."""
 
     size_bytes: int
@@ -45,7 +45,8 @@ class Trained:
 class _Update:
     """What an optimizer makes: at the beginning, in the first update, and in every update."""
 
-    first: Callable[[Insert, Trained], None] | None = None
+    states: int = 0  # made in the first update, each as large as its parameter
+    first: Callable[[Insert, Trained], None] | None = None  # other states, for each parameter
     lists: int = 0  # temporaries in each update: lists as large as all that is trained
     each: Callable[[Insert, Sequence[Trained]], None] | None = None  # other temporaries in each update
     before: bool = False  # the states are made with the optimizer, before the first step
@@ -69,14 +70,11 @@ def with_update(
     if update.before:
         begin = next((at for at, mark in enumerate(tape.marks) if mark.moment is Moment.STEP), 0)
         inserts.insert(0, Insert(tape.marks[begin].event, begin))
-    if update.first is not None:
-        for weight in trained:
-            if fused and update.fuses and optimizer is not Optimizer.SGD_MOMENTUM:
-                inserts[0].make(_FLOAT_BYTES, Role.STATE)
-            update.first(inserts[0], weight)
+    fused = fused and update.fuses
+    _make_states(inserts[0], update, trained, counters=fused and optimizer is not Optimizer.SGD_MOMENTUM)
     made = 0
     for insert in inserts[int(update.before) :]:
-        if not (fused and update.fuses):
+        if not fused:
             _make_lists(insert, trained, update.lists)
         if update.each is not None:
             update.each(insert, trained)
@@ -91,14 +89,31 @@ def trained_weights(tape: Tape, event: int, element_bytes: int, *, sharded: bool
     live = np.zeros(len(tape.sizes), np.bool_)
     live[events[events >= 0]] = True
     live[~events[events < 0]] = False
-    gradients = np.flatnonzero(live & (tape.roles == Role.GRADIENT))
-    have = Counter(zip(tape.sizes[gradients].tolist(), tape.units[gradients].tolist(), strict=True))
-    found: list[Trained] = []
-    for storage in np.flatnonzero(live & (tape.roles == Role.WEIGHT) & (tape.units >= 0)).tolist():
-        key = int(tape.sizes[storage]), int(tape.units[storage])
-        if sharded or have[key] > 0:
-            have[key] -= 1
-            found.append(Trained(*key, element_bytes))
+    weights = np.flatnonzero(live & (tape.roles == Role.WEIGHT) & (tape.units >= 0))
+    if not sharded:
+        gradients = np.flatnonzero(live & (tape.roles == Role.GRADIENT))
+        weights = weights[_matched(_identities(tape, weights), _identities(tape, gradients))]
+    pairs = zip(tape.sizes[weights].tolist(), tape.units[weights].tolist(), strict=True)
+    return [Trained(size, unit, element_bytes) for size, unit in pairs]
+
+
+def _identities(tape: Tape, storages: NDArray[np.int64]) -> NDArray[np.int64]:
+    """One number for a size and a unit: a weight and its gradient have the same."""
+    return tape.sizes[storages] * (1 << 15) + tape.units[storages]
+
+
+def _matched(weights: NDArray[np.int64], gradients: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """(weights,) whether each has a gradient: of n equal weights, the first as many as there are equal gradients."""
+    kinds, counts = np.unique(gradients, return_counts=True)
+    order = np.argsort(weights, kind="stable")
+    ordered = weights[order]
+    earlier = np.arange(len(ordered)) - np.searchsorted(ordered, ordered)  # equal weights before it
+    at = np.searchsorted(kinds, ordered)
+    inside = at < len(kinds)
+    at[~inside] = 0
+    found = np.zeros(len(weights), np.bool_)
+    if len(kinds):
+        found[order] = inside & (kinds[at] == ordered) & (earlier < counts[at])
     return found
 
 
@@ -116,19 +131,25 @@ def _open_slots(tape: Tape) -> list[tuple[int, int]]:
     ]
 
 
+def _make_states(insert: Insert, update: _Update, trained: Sequence[Trained], *, counters: bool) -> None:
+    """`counters`: a fused optimizer counts its steps on the GPU, for each parameter."""
+    for weight in trained if counters or update.first is not None else ():
+        if counters and (update.states or update.first is not None):
+            insert.make(_FLOAT_BYTES, Role.STATE)
+            insert.make_all([weight.size_bytes] * update.states, Role.STATE, [weight.unit] * update.states)
+        if update.first is not None:
+            update.first(insert, weight)
+    if update.states and not counters:
+        sizes = [weight.size_bytes for weight in trained for _ in range(update.states)]
+        units = [weight.unit for weight in trained for _ in range(update.states)]
+        insert.make_all(sizes, Role.STATE, units)
+
+
 def _make_lists(insert: Insert, trained: Sequence[Trained], count: int) -> None:
-    lists = [[insert.make(one.size_bytes, Role.TEMPORARY) for one in trained] for _ in range(count)]
-    for numbers in lists:
-        for number in reversed(numbers):
-            insert.free(number)
-
-
-def _states(count: int) -> Callable[[Insert, Trained], None]:
-    def make(insert: Insert, weight: Trained) -> None:
-        for _ in range(count):
-            insert.make(weight.size_bytes, Role.STATE, weight.unit)
-
-    return make
+    sizes, nobody = [one.size_bytes for one in trained], [-1] * len(trained)
+    firsts = [insert.make_all(sizes, Role.TEMPORARY, nobody) for _ in range(count)]
+    for first in firsts:
+        insert.free_backwards(first, len(sizes))
 
 
 def _adam8bit(insert: Insert, weight: Trained) -> None:
@@ -178,12 +199,12 @@ def _adafactor(insert: Insert, trained: Sequence[Trained]) -> None:
 
 _UPDATES: dict[Optimizer, _Update] = {
     Optimizer.SGD: _Update(fuses=True),
-    Optimizer.SGD_MOMENTUM: _Update(first=_states(1), fuses=True),
-    Optimizer.ADAM: _Update(first=_states(2), lists=1, fuses=True),
-    Optimizer.ADAMW: _Update(first=_states(2), lists=1, fuses=True),
-    Optimizer.RMSPROP: _Update(first=_states(1), lists=1),
-    Optimizer.ADAGRAD: _Update(first=_states(1), lists=2, before=True),
+    Optimizer.SGD_MOMENTUM: _Update(states=1, fuses=True),
+    Optimizer.ADAM: _Update(states=2, lists=1, fuses=True),
+    Optimizer.ADAMW: _Update(states=2, lists=1, fuses=True),
+    Optimizer.RMSPROP: _Update(states=1, lists=1),
+    Optimizer.ADAGRAD: _Update(states=1, lists=2, before=True),
     Optimizer.ADAFACTOR: _Update(first=_adafactor_states, each=_adafactor),
-    Optimizer.LION: _Update(first=_states(1), lists=1),
+    Optimizer.LION: _Update(states=1, lists=1),
     Optimizer.ADAM8BIT: _Update(first=_adam8bit),
 }
