@@ -97,11 +97,14 @@ def test_a_network_that_cannot_be_recorded_is_skipped_with_the_reason(tmp_path: 
     assert "no such width" in line
 
 
-def test_popular_models_come_first() -> None:
-    rare, popular = source(gated("Llama", 160, 64, 3, (4, 2), 96, 1024), "rare"), small(blocks=3)
-    llama = source(gated("Llama", 160, 64, 3, (4, 2), 96, 1024), "Llama-3.1-8B")
-    names = list(dict.fromkeys(job.source.name for job in jobs_of([rare, popular, llama])))
-    assert names == ["hf/Llama-3.1-8B", "hf/rare", "hf/tiny"]
+def test_frequent_settings_of_popular_models_come_first() -> None:
+    names = ("rare", "Llama-3.1-8B", "Mistral-7B-v0.1")
+    rare, llama, mistral = (source(gated("Llama", 160, 64, 3, (4, 2), 96, 1024), name) for name in names)
+    keys = [job.key for job in jobs_of([rare, mistral, llama])]
+    first, second, *_, last = VARIANTS
+    assert keys[:3] == [f"hf/Llama-3.1-8B {first}", f"hf/Mistral-7B-v0.1 {first}", f"hf/Llama-3.1-8B {second}"]
+    assert keys[-1] == f"hf/rare {last}"
+    assert len(keys) == 3 * len(VARIANTS)
 
 
 def test_other_networks_are_recorded_if_they_are_popular() -> None:

@@ -295,7 +295,7 @@ class _Reader:
             raise InvalidInput("its numbers are truncated")
         planes = np.frombuffer(self._data, np.uint8, width * count, self._at + 1).reshape(width, count)
         self._at = stop
-        numbers = planes[0].astype(np.int64)
+        numbers: NDArray[np.int64] = planes[0].astype(np.int64)
         for at in range(1, width):
             numbers |= planes[at].astype(np.int64) << 8 * at
         return numbers

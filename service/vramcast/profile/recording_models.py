@@ -1,8 +1,8 @@
 """Records models of the catalog in every variant, and collects the recordings in one file.
 
-Recording a language model costs time per block, so a few blocks are recorded and stretched to the model's depth. A
-deeper network is recorded at one point to show that stretching gives its very tape. Where it does not, all blocks are
-recorded, as they are for other networks.
+Recording a language model costs time per block, so a few blocks are recorded and stretched to the model's depth. Of
+each class of networks a deeper one is recorded at one point to show that stretching gives its very tape. Where it does
+not, all blocks are recorded, as they are for other networks.
 
 Each recording is a file of its own as soon as it is made, so an interrupted call can resume and several processes can
 share the work.
@@ -54,6 +54,7 @@ _SHORTEST_RECORDED = 128
 _BLOCKS_TO_COMPARE = FEWEST_BLOCKS + 3
 _COMPARED_AT: Point = {Variable.BATCH: 3, Variable.LENGTH: 256}
 _COMPARED_RANK = 5
+_MODELS_A_VARIANT = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,11 +78,18 @@ class Made:
 
 
 def jobs_of(sources: Iterable[ModelSource]) -> list[Job]:
-    """Of all language models, and of the other popular ones. The most popular come first."""
+    """Of all language models, and of the other popular ones. What most people run comes first.
+
+    A rare setting of a popular model comes behind a frequent setting of the models that follow it.
+    """
     order = {name: place for place, name in enumerate(POPULAR)}
-    known = [source for source in sources if source.depth is not None or source.name in order]
-    known.sort(key=lambda source: order.get(source.name, len(order)))
-    return [Job(source, variant) for source in known for variant in (VARIANTS if source.depth else PLAIN_VARIANTS)]
+    jobs = [
+        (order.get(source.name, len(order)) + _MODELS_A_VARIANT * at, Job(source, variant))
+        for source in sources
+        if source.depth is not None or source.name in order
+        for at, variant in enumerate(VARIANTS if source.depth is not None else PLAIN_VARIANTS)
+    ]
+    return [job for _, job in sorted(jobs, key=lambda pair: pair[0])]
 
 
 def record_models(out: Path, jobs: Sequence[Job], work: Iterable[Job], say: Say, *, again: bool = False) -> Made:
@@ -180,10 +188,23 @@ def _can_be_stretched(depth: Depth, settings: RunSettings) -> bool:
     """Inference keeps keys and values of all blocks, and frees them block by block in the next pass."""
     if not depth.alike or settings.inference or depth.blocks <= _BLOCKS_TO_COMPARE:
         return False
+    few = _builder(depth, FEWEST_BLOCKS)
+    with explained(), torch.device("meta"):
+        shown = (type(few()), settings)
+    if shown not in _STRETCHES:
+        _STRETCHES[shown] = _stretches(few, _builder(depth, _BLOCKS_TO_COMPARE), settings)
+    return _STRETCHES[shown]
+
+
+# By class of networks and settings. That the blocks of each network are alike is checked when it is stretched.
+_STRETCHES: dict[tuple[type[nn.Module], RunSettings], bool] = {}
+
+
+def _stretches(few: Build, more: Build, settings: RunSettings) -> bool:
     point = _COMPARED_AT if settings.lora_rank is None else {**_COMPARED_AT, Variable.RANK: _COMPARED_RANK}
-    few, more = (tape_at(_builder(depth, blocks), settings, point) for blocks in (FEWEST_BLOCKS, _BLOCKS_TO_COMPARE))
+    short, whole = (tape_at(build, settings, point) for build in (few, more))
     try:
-        return same_tape(stretch(few, _BLOCKS_TO_COMPARE), more)
+        return same_tape(stretch(short, _BLOCKS_TO_COMPARE), whole)
     except NotAlike:
         return False
 
