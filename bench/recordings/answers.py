@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from bench.recordings.cases import Case, Counters
+from bench.recordings.loops import gradients_until_backward
 
 from vramcast.forecast.peaks import AllocatorSettings, peaks
+from vramcast.forecast.physics import context_part
 from vramcast.forecast.rank_view import Scheme
 from vramcast.forecast.sharding import shard
 from vramcast.forecast.tape import Tape
 from vramcast.forecast.update import with_update
 from vramcast.hardware.products import PRODUCTS
+from vramcast.names import Product
 from vramcast.task.vocabulary import Optimizer
 
 GIB = 1 << 30
@@ -17,7 +20,8 @@ MIB = 1 << 20
 
 
 def context_bytes(product: str) -> int:
-    return PRODUCTS[product].context_mib * MIB
+    """As the forecast has it. Nothing is added for cuDNN: what its kernels take differs from driver to driver."""
+    return round(context_part(Product(product), cudnn=False, norms=False).size_bytes)
 
 
 def capacity_bytes(product: str) -> int:
@@ -52,7 +56,7 @@ def reserved_bytes(case: Case, tape: Tape) -> int:
 def _views(case: Case, tape: Tape) -> tuple[Tape, Tape]:
     """The tape as `max_memory_allocated` counts, and with what the host's running ahead keeps busy."""
     if case.plan is None:
-        whole = _with_update(case, tape)
+        whole = _with_update(case, gradients_until_backward(tape) if case.late_zero_grad else tape)
         return whole, whole
     prompt = _with_update(case, shard(tape, case.plan))
     if case.plan.scheme is Scheme.DDP:

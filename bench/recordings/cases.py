@@ -49,6 +49,9 @@ class Recipe:
     quantization: str = "none"
     upcast: bool = False
     kernels: str = "none"
+    fused_activations: bool = True  # with Liger's kernels
+    repeated_heads: bool = False  # transformers before 4.48 repeats grouped keys and values for flash attention
+    autotuned: bool = False  # torch.backends.cudnn.benchmark
     loss: Loss = Loss.SHIFTED_LABELS
     variant: str = ""  # anything else that shapes the network: frozen stages, a library's caches
 
@@ -64,6 +67,7 @@ class Case:
     plan: Plan | None = None
     expandable_segments: bool = False
     context_mib: int = 0  # what the counter shows beside torch's memory, if it is not the product's context
+    late_zero_grad: bool = False  # just before backward
     kind: str = ""  # a part of the slice that is reported on its own
     next_batch: int = 0  # intervals: this batch did not fit, the recipe's did
     runs: int = 1

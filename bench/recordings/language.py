@@ -76,6 +76,9 @@ def _fms_case(row: Row, runs: int) -> Case:
         quantization=_QUANTIZATIONS[row["quant"]],
         upcast=kernels == "baseline-peft-bnb" and gpus == 1,
         kernels="liger" if "liger" in kernels else "fused" if _FUSED in kernels else "none",
+        fused_activations=False,  # of Liger it takes the loss only
+        # Nearly all of these runs had transformers 4.39 to 4.45. Llama's heads were never repeated.
+        repeated_heads="Mistral" in row["model_ref"] or "Mixtral" in row["model_ref"],
         # GPTBigCode leaves its logits as they are, unless autocast asks for a loss in fp32.
         loss=Loss.SHIFTED_16_BITS if "bigcode" in row["model_ref"] and not flagged else Loss.SHIFTED_COPY,
         variant="separate experts" if "Mixtral" in row["model_ref"] else "",
@@ -173,10 +176,12 @@ def xmem(data: Path) -> Cases:
             size=int(float(row["seq_len"])) if language else int(row["input_size"].split("x")[0]),
             loss=Loss.SHIFTED_COPY,
             attention="eager" if language else "sdpa",
-            variant=row["zero_grad_position"],
+            variant="outputs kept" if language else "",
         )
         measured = {Counters.DEVICE: float(row["ground_nvml_bytes"]) / 2**30}
         title = f"{name} {row['optimizer']} batch {row['batch']} on {row['gpu']}"
         kind = "language models" if language else "CNNs"
-        found.cases.append(Case(title, recipe, row["gpu"], row["optimizer"], measured, kind=kind))
+        late = row["zero_grad_position"] == "before_backward"
+        case = Case(title, recipe, row["gpu"], row["optimizer"], measured, late_zero_grad=late, kind=kind)
+        found.cases.append(case)
     return found

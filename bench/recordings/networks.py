@@ -83,7 +83,8 @@ def _language(name: str, recipe: Recipe, *, whole: bool) -> Built:
 
     def batch_of() -> tuple[Any, Callable[[Any, Any], Tensor]]:
         ids = torch.zeros(recipe.batch, tokens, dtype=torch.long)
-        return {"input_ids": ids, "labels": torch.zeros_like(ids)}, _LANGUAGE_LOSSES[recipe.loss]
+        loss = _keeping_outputs if recipe.variant == "outputs kept" else _LANGUAGE_LOSSES[recipe.loss]
+        return {"input_ids": ids, "labels": torch.zeros_like(ids)}, loss
 
     return build, batch_of
 
@@ -167,6 +168,18 @@ def _shifted_copy(model: Any, batch: Any) -> Tensor:
     return _without_last(_logits(model, batch["input_ids"]), batch)
 
 
+def _keeping_outputs(model: Any, batch: Any) -> Tensor:
+    """`outputs = model(...)` in a loop: the name holds the logits until the next step has its own."""
+    if model.config.is_encoder_decoder:
+        outputs = model(**batch, use_cache=False)
+        loss = outputs.loss
+    else:
+        outputs = model(input_ids=batch["input_ids"], use_cache=False)
+        loss = _without_last(outputs.logits.float(), batch)
+    model.held_by_the_loop = outputs
+    return loss  # type: ignore[no-any-return]
+
+
 def _shifted_16_bits(model: Any, batch: Any) -> Tensor:
     logits: Tensor = model(input_ids=batch["input_ids"], use_cache=False).logits
     return _without_last(logits, batch)
@@ -230,13 +243,22 @@ def _timm(name: str, recipe: Recipe) -> Built:
 
 
 def _torchvision(name: str, recipe: Recipe) -> Built:
-    import torchvision  # noqa: PLC0415
 
     if isinstance(recipe.size, int):
-        return _classification(lambda: torchvision.models.get_model(name), recipe.batch, recipe.size)
+        return _classification(lambda: _torchvision_classifier(name), recipe.batch, recipe.size)
     if "fcn_" in name or "deeplab" in name:
         return _segmentation(name, recipe)
     return _detection(name, recipe)
+
+
+def _torchvision_classifier(name: str) -> nn.Module:
+    import torchvision  # noqa: PLC0415
+
+    if not name.startswith("regnet"):
+        return torchvision.models.get_model(name)  # type: ignore[no-any-return]
+    with torch.device("cpu"):  # it computes its widths with tensors
+        model: nn.Module = torchvision.models.get_model(name)
+    return model.to(torch.get_default_device())
 
 
 def _segmentation(name: str, recipe: Recipe) -> Built:

@@ -11,6 +11,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
+import torch
 from bench.recordings.cases import Recipe
 from bench.recordings.networks import blocks_of, built
 
@@ -36,11 +37,13 @@ def settings_of(recipe: Recipe) -> RunSettings:
         quantization=Quantization(recipe.quantization),
         upcast=recipe.upcast,
         kernels=Kernels(recipe.kernels),
+        fused_activations=recipe.fused_activations,
+        repeated_heads=recipe.repeated_heads,
     )
 
 
 # Raise this when `networks.py` builds a network or its batch otherwise.
-_NETWORKS = 1
+_NETWORKS = 2
 
 
 def code_fingerprint() -> str:
@@ -95,7 +98,8 @@ def record(recipe: Recipe) -> Tape:
 def _recorded(recipe: Recipe, *, whole: bool = True) -> Tape:
     build, batch_of = built(recipe, whole=whole)
     detects = recipe.variant == "frozen stages"  # detection looks at values
-    return record_model(build, batch_of, settings_of(recipe), device="cpu" if detects else "meta")
+    with torch.backends.cudnn.flags(benchmark=recipe.autotuned):
+        return record_model(build, batch_of, settings_of(recipe), device="cpu" if detects else "meta")
 
 
 def record_into(task: tuple[Recipe, Path]) -> tuple[Recipe, str]:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import csv
 from pathlib import Path
 
+import numpy as np
 import pytest
 from bench.recordings.cases import Counters, Loss, collapsed
 from bench.recordings.language import fms_fsdp, fms_fused, fms_plain, zero
+from bench.recordings.loops import gradients_until_backward
 from bench.recordings.slices import bias, distance, error, inside
 
 from vramcast.forecast.rank_view import Plan, Scheme
+from vramcast.forecast.tape import Mark, Moment, Role, Tape
 
 _RUN = {
     "model": "Mistral-7B-v0.1", "model_ref": "mistralai/Mistral-7B-v0.1", "n_gpus": "1", "batch_per_gpu": "4",
@@ -111,3 +114,27 @@ def test_a_limit_between_two_batches_is_inside_their_interval(fits: float, fails
 
 def test_intervals_are_summed_up_by_share_and_mean_distance() -> None:
     assert inside([0.0, 0.0, 0.0, -0.4]) == "75 %; 0.1000"
+
+
+def test_fused_kernels_of_fms_take_only_the_loss_of_liger_and_old_libraries_repeated_heads(tmp_path: Path) -> None:
+    kernels = {"kernels": "foak-fast-kernels-liger"}
+    mistral, llama = fms_fused(runs(tmp_path, kernels, {**kernels, "model_ref": "NousResearch/Llama-2-70b-hf"})).cases
+    assert not mistral.recipe.fused_activations
+    assert mistral.recipe.repeated_heads
+    assert not llama.recipe.repeated_heads
+
+
+def test_gradients_that_a_loop_drops_late_are_there_during_forward() -> None:
+    """Two steps of a weight with one activation. The second step frees the gradient of the first."""
+    roles = [Role.WEIGHT, Role.SAVED, Role.GRADIENT, Role.SAVED, Role.GRADIENT]
+    marks = [
+        Mark(1, Moment.STEP), Mark(1, Moment.FORWARD), Mark(2, Moment.BACKWARD), Mark(4, Moment.UPDATE),
+        Mark(4, Moment.STEP), Mark(5, Moment.FORWARD), Mark(6, Moment.BACKWARD), Mark(8, Moment.END),
+    ]  # fmt: skip
+    events = [0, 1, 2, ~1, ~2, 3, 4, ~3]
+    tape = Tape(
+        np.full(5, 8), np.array(roles, np.uint8), np.full(5, -1, np.int16), np.array(events, np.int32), tuple(marks)
+    )
+    late = gradients_until_backward(tape)
+    assert late.events.tolist() == [0, 1, 2, ~1, 3, ~2, 4, ~3]
+    assert [mark.event for mark in late.marks] == [1, 1, 2, 4, 4, 4, 6, 8]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
@@ -165,3 +167,16 @@ def test_torch_is_as_before_after_a_recording() -> None:
     assert (torch.autocast.__init__, torch.clear_autocast_cache, torch.utils.checkpoint._infer_device_type) == before
     given = torch.zeros(2, 2, 8, 8, device="meta", requires_grad=True)
     assert "Flash" not in str(functional.scaled_dot_product_attention(given, given, given).grad_fn)
+
+
+@pytest.mark.parametrize(("groups", "autotuned", "copies"), [(1, True, 3), (1, False, 0), (4, True, 0)])
+def test_the_autotuners_kernels_copy_what_has_its_channels_first(groups: int, autotuned: bool, copies: int) -> None:
+    samples, channels, side = 2, 4, 16
+
+    def batch() -> Any:
+        return torch.zeros(samples, channels, side, side), lambda model, images: model(images).sum()
+
+    with torch.backends.cudnn.flags(benchmark=autotuned):
+        tape = record_model(lambda: nn.Conv2d(channels, channels, 3, 1, 1, groups=groups), batch, RunSettings())
+    image_bytes, weight_bytes = samples * channels * side * side * 4, channels * channels * 9 * 4
+    assert tape.sizes.tolist().count(2 * image_bytes + weight_bytes) == copies  # in each of three steps

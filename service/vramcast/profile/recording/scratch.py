@@ -19,6 +19,7 @@ BLAS = frozenset({
 })  # fmt: skip
 _FLOAT = 4
 _INDEX = 8
+_IMAGE_DIMENSIONS = 4
 
 
 def _rounded(size: int, grain: int) -> int:
@@ -55,8 +56,22 @@ def _embedding_backward(grad: Tensor, indices: Tensor, rows: int, _padding: int,
     yield (indices.numel() // 10 + segments) * grad.shape[-1] * _FLOAT
 
 
+def _convolution_backward(
+    grad: Tensor, given: Tensor, weight: Tensor, _bias: Any, _stride: Any, _padding: Any, _dilation: Any,
+    _transposed: bool, _output_padding: Any, groups: int, _mask: Any,
+) -> Iterable[int]:  # fmt: skip
+    """With `torch.backends.cudnn.benchmark` the fastest kernels run: those of tensor cores, which are channels-last.
+
+    They copy what has its channels first. Grouped convolutions have no such kernels.
+    """
+    channels_first = given.is_contiguous() and grad.dim() == _IMAGE_DIMENSIONS
+    if torch.backends.cudnn.benchmark and groups == 1 and channels_first:
+        yield sum(tensor.numel() * tensor.element_size() for tensor in (grad, given, weight))
+
+
 SCRATCH: dict[Any, Callable[..., Iterable[int]]] = {
     _aten._scaled_dot_product_flash_attention_backward.default: _flash_backward,
     _aten._scaled_dot_product_efficient_attention_backward.default: _efficient_backward,
     _aten.embedding_dense_backward.default: _embedding_backward,
+    _aten.convolution_backward.default: _convolution_backward,
 }
