@@ -73,6 +73,24 @@ def test_repeated_layers_and_steps_collapse() -> None:
     assert len(decode(text).pieces[0].template.events) == 3 * 300 * 12
 
 
+@pytest.mark.parametrize(
+    ("tape", "info", "message"),
+    [
+        (
+            repeated_layers(6_000),
+            {},
+            r"cannot be stored: it has 216,000 events, more than 200,000\. Record fewer micro-",
+        ),
+        (tape_of([512], [0], (Mark(0, Moment.STEP),) * 20_000), {}, "it has 20,000 marks, more than 16,384"),
+        (tape_of([512], [0], units=[5_000]), {}, "units do not match"),
+        (tape_of([512], [0]), {"name": "x" * 300}, "header is invalid"),
+    ],
+)
+def test_what_could_not_be_read_is_not_written(tape: Tape, info: dict[str, str], message: str) -> None:
+    with pytest.raises(InvalidInput, match=message):
+        encode(solve([({B: 1}, tape)], info=info))
+
+
 # ---------------------------------------------------------------------- hostile text
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.distributed import HashStore, init_device_mesh, init_process_group
 from torch.nn import functional
 
 WIDTH = 64
@@ -78,6 +79,30 @@ def make_unrolled(batch_size: int = 4, sequence_length: int = 64) -> Any:
             hidden = model(hidden)
         hidden.sum().backward()
         optimizer.step()
+
+    return model, optimizer, step
+
+
+def make_asking() -> Any:
+    """Prints what it runs on, and how long its steps take."""
+    device = torch.cuda.current_device()
+    model = perceptron().to(device)
+    optimizer = torch.optim.AdamW(model.parameters())
+    batch = torch.zeros(32, WIDTH).pin_memory()
+
+    def step() -> None:
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        optimizer.zero_grad()
+        loss = functional.mse_loss(model(batch.to(device, non_blocking=True)), torch.zeros(32, WIDTH, device=device))
+        loss.backward()
+        optimizer.step()
+        end.record()
+        torch.cuda.synchronize()
+        print(
+            torch.cuda.get_device_name(), torch.cuda.get_device_capability(), torch.cuda.max_memory_allocated(),
+            begin.elapsed_time(end), torch.cuda.memory_summary(),
+        )  # fmt: skip
 
     return model, optimizer, step
 
@@ -183,6 +208,24 @@ def make_custom_kernel() -> Any:
 def make_nccl() -> Any:
     torch.distributed.init_process_group("nccl", init_method="tcp://127.0.0.1:1", rank=0, world_size=1)
     return make()
+
+
+def make_nccl_by_its_own_name() -> Any:
+    init_process_group("nccl", store=HashStore(), rank=0, world_size=1)
+    return make()
+
+
+def make_nccl_in_step() -> Any:
+    def forward(model: nn.Module, batch: Tensor) -> Tensor:
+        init_device_mesh("cuda", (2,))
+        return model(batch).sum()  # type: ignore[no-any-return]
+
+    return _around(forward)
+
+
+def make_choosing_its_batch() -> Any:
+    free, _ = torch.cuda.mem_get_info()
+    return make(batch_size=free >> 20)
 
 
 class Rounding(torch.autograd.Function):

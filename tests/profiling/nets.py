@@ -127,3 +127,17 @@ class Pairs(nn.Module):
 
 
 NOT_CALLABLE = 3
+
+
+class TenMillion(nn.Module):
+    """Ten million operations in a forward pass."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, given: Tensor) -> Tensor:
+        hidden: Tensor = self.linear(given)
+        for _ in range(10_000_000):
+            hidden = hidden.sin()
+        return hidden

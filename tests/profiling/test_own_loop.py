@@ -25,7 +25,14 @@ from vramcast.names import Product
 from vramcast.profile.arguments import ProfileArguments, run_settings
 from vramcast.profile.commands import profile_target, run_profile
 from vramcast.profile.profiled import Profiled
-from vramcast.profile.recording.errors import NeedsGpu, NeedsValues, NoBackward, TooManyEvents, Unrecordable
+from vramcast.profile.recording.errors import (
+    NeedsGpu,
+    NeedsOneGpu,
+    NeedsValues,
+    NoBackward,
+    TooManyEvents,
+    Unrecordable,
+)
 from vramcast.profile.recording.loop import record_loop
 from vramcast.profile.recording.own_loop import loop_function, record_own_loop
 from vramcast.profile.recording.record import record_model
@@ -156,6 +163,11 @@ def updates(tape: Tape) -> list[list[tuple[int, Role]]]:
     ]
 
 
+def test_a_loop_may_ask_about_its_gpu() -> None:
+    asking, silent = (peaks(record_loop(make)) for make in (loops.make_asking, loops.make_fixed))
+    assert asking.active_bytes == silent.active_bytes
+
+
 def test_a_recording_without_variables_survives_the_annotation() -> None:
     recording = record_own_loop(loop_function("own", loops.make_fixed, {}), {"loop": "own"}).recording
     again = decode(encode(recording))
@@ -200,34 +212,37 @@ def test_what_is_no_loop_says_what_was_expected(name: str, words: str) -> None:
         ("make_item_in_forward", NeedsValues, r"loops.py:\d+ looks at the values .* pad to fixed shapes"),
         ("make_dynamic_shapes", NeedsValues, r"loops.py:\d+ looks at the values"),
         ("make_custom_kernel", NeedsGpu, r"loops.py:\d+ needs a GPU .*register_fake"),
+        ("make_choosing_its_batch", InvalidInput, r"loops.py:\d+ needs a GPU .*measure one run and set gpu-memory"),
         ("make_without_backward", NoBackward, "has no backward pass .*give custom functions a backward"),
         ("make_detached", NoBackward, r"loops.py:\d+ has no backward pass .*train at least one weight"),
         ("make_only_forward", Unrecordable, "runs no backward pass: .*--set task=inference"),
         ("make_raising", Unrecordable, r"loops.py:\d+ failed while a step was recorded \(KeyError: 'labels'\)"),
     ],
 )
-def test_what_cannot_be_recorded_names_the_line_and_the_remedy(name: str, kind: type[Unrecordable], words: str) -> None:
+def test_what_cannot_be_recorded_names_the_line_and_the_remedy(name: str, kind: type[InvalidInput], words: str) -> None:
     with pytest.raises(kind, match=words):
         profiled(name)
 
 
-@pytest.mark.parametrize(
-    ("name", "words"),
-    [
-        ("make_nccl", "starts a process group, and a recording is of one GPU: .*set data-parallel-size"),
-        ("make_exiting", r"loops.py:\d+ ends the program \(exit code 2\)"),
-    ],
-)
-def test_a_function_that_fails_says_why(name: str, words: str) -> None:
+@pytest.mark.parametrize("name", ["make_nccl", "make_nccl_by_its_own_name", "make_nccl_in_step"])
+def test_a_process_group_is_refused_before_nccl_looks_for_a_gpu(name: str) -> None:
+    words = "starts a process group, and a recording is of one GPU: .*set data-parallel-size"
+    with pytest.raises(NeedsOneGpu, match=words):
+        record_loop(getattr(loops, name))
     with pytest.raises(InvalidInput, match=words):
         profiled(name)
+
+
+def test_a_function_that_exits_says_where() -> None:
+    with pytest.raises(InvalidInput, match=r"loops.py:\d+ ends the program \(exit code 2\)"):
+        profiled("make_exiting")
 
 
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (loops.make_endless, "make and free tensors more than 1,000 times: record fewer micro-batches"),
-        (loops.make_endless_in_place, "more than 10,000 operations: record fewer"),
+        (loops.make_endless, "make and free tensors more than 1,000 times. Record fewer micro-batches"),
+        (loops.make_endless_in_place, "more than 10,000 operations. Record fewer"),
     ],
 )
 def test_a_step_that_does_not_end_is_stopped(make: object, words: str) -> None:

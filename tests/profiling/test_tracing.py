@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tests.profiling.nets import TEN, Branching, GpuOnly, Pairs, make_pairs, thousand_layers
+from tests.profiling.nets import TEN, Branching, GpuOnly, Pairs, TenMillion, make_pairs, thousand_layers
 from vramcast.errors import InvalidInput
 from vramcast.forecast.description import decode_profile, encode_profile, parse_profile
 from vramcast.profile.inputs import Inputs, make_call
@@ -109,3 +109,8 @@ def test_frozen_weights_are_not_trained_and_parameters_are_never_counted_as_save
     model = torch.nn.Linear(8, 8, bias=False)
     seen = trace(model, lambda net: net(torch.zeros(2, 8)), 2)
     assert seen.saved_bytes == 2 * 8 * 4
+
+
+def test_ten_million_operations_are_refused_with_the_next_level() -> None:
+    with pytest.raises(InvalidInput, match=r"saves more than 50,000 tensors: .* describe the task by parameters"):
+        profile_network(TenMillion, Inputs(shapes=((4,),)), "TenMillion")

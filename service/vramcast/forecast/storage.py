@@ -32,6 +32,10 @@ MARK = "v2:"
 MOST_TEXT_BYTES = 128 << 10
 # The largest network that was tried has 41,000 events in a piece. A hostile tape of this size replays in seconds.
 MOST_EVENTS = 200_000
+TO_RECORD_LESS = (
+    "Record fewer micro-batches, iterations or layers in a step (two micro-batches take as much memory as more), or "
+    "describe the task by parameters and activations"
+)
 # Of all pieces together. The deepest network that was tried has 1,000 blocks and 12,000 marks.
 _MOST_MARKS = 1 << 14
 _MOST_UNIT = 1 << 11
@@ -97,6 +101,7 @@ def decode(text: str) -> Recording:
 
 
 def pack(recording: Recording) -> bytes:
+    """Raises InvalidInput for a recording that `unpack` would refuse: whoever records it can still do something."""
     pieces, body = [], b""
     for piece in recording.pieces:
         piece_header, numbers = _pack_piece(piece, recording.variables)
@@ -104,7 +109,13 @@ def pack(recording: Recording) -> bytes:
         body += numbers
     header = msgspec.json.encode(_Header(list(recording.variables), pieces, dict(recording.info)))
     data = len(header).to_bytes(4, "little") + header + body
-    return zlib.crc32(data).to_bytes(4, "little") + lzma.compress(data, lzma.FORMAT_RAW, filters=_FILTERS)
+    try:
+        _check_totals(pieces)
+        packed = zlib.crc32(data).to_bytes(4, "little") + lzma.compress(data, lzma.FORMAT_RAW, filters=_FILTERS)
+        unpack(packed)
+    except InvalidInput as error:
+        raise InvalidInput(f"the recording cannot be stored: {error}. {TO_RECORD_LESS}") from error
+    return packed
 
 
 def unpack(packed: bytes) -> Recording:

@@ -207,7 +207,7 @@ def _recorded(build: Callable[[], nn.Module], job: _Job) -> tuple[str, str]:
         steps = NetworkSteps(build, job.inputs, settings)
         info = recording_info(job.run, job.inputs, steps.example)
         return encode(solve_network(steps.tape, job.inputs, settings, info)), ""
-    except Unrecordable as error:
+    except InvalidInput as error:  # Unrecordable, or more than a profile may hold
         return "", str(error)
 
 

@@ -16,6 +16,11 @@ from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn import functional
 
+from vramcast.errors import InvalidInput
+
+# The largest network that was tried makes and frees tensors 14,000 times in a step.
+MOST_SAVED = 50_000
+
 Layer = list[Any]  # in a profile's format, see forecast/description.py
 
 
@@ -58,6 +63,11 @@ class _Kept:
         if storage._cdata in self.ours:
             return
         if storage._cdata not in sizes:
+            if len(self.references) >= MOST_SAVED:
+                raise InvalidInput(
+                    f"the forward pass saves more than {MOST_SAVED:,} tensors: trace fewer iterations or layers, or "
+                    "describe the task by parameters and activations"
+                )
             self.references.append(storage if tensor.is_meta else StorageWeakRef(storage))
         sizes[storage._cdata] = storage.nbytes()
 

@@ -13,7 +13,7 @@ from vramcast.forecast.peaks import peaks
 from vramcast.forecast.sizes import Point, Variable
 from vramcast.forecast.storage import decode, encode
 from vramcast.profile.inputs import Inputs
-from vramcast.profile.recording.errors import NeedsValues, Unrecordable
+from vramcast.profile.recording.errors import NeedsValues, TooManyEvents, Unrecordable
 from vramcast.profile.recording.losses import loss_of
 from vramcast.profile.recording.network import Build, NetworkSteps, record_network
 from vramcast.profile.recording.settings import RunSettings
@@ -72,6 +72,12 @@ def test_a_network_that_takes_one_image_size_is_recorded_at_that_size() -> None:
 def test_a_network_that_looks_at_values_says_so() -> None:
     with pytest.raises(NeedsValues, match="looks at the values of a tensor"):
         record_network(LooksAtValues, Inputs(shapes=((4,),)), RunSettings())
+
+
+def test_a_network_with_more_events_than_a_profile_holds_says_so() -> None:
+    steps = NetworkSteps(convolutions, IMAGES, RunSettings(), max_events=100)
+    with pytest.raises(TooManyEvents, match=r"more than 100 times\. Record fewer micro-batches, iterations or layers"):
+        steps.tape({BATCH: 2, SIDE: 64})
 
 
 def test_a_network_without_anything_to_train_says_so() -> None:

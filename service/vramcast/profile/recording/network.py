@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from vramcast.forecast.recording import Recording, Span
 from vramcast.forecast.sizes import Point, Variable
 from vramcast.forecast.solving import SIDE_STEP, Recorded, points_for, solve
+from vramcast.forecast.storage import MOST_EVENTS
 from vramcast.forecast.tape import Tape
 from vramcast.profile.inputs import Arguments, Inputs, arguments
 from vramcast.profile.profiling import family
@@ -124,10 +125,10 @@ def different_points(spans: Mapping[Variable, Span]) -> list[Point]:
 
 
 class NetworkSteps:
-    """A network's training steps, recorded at one point at a time."""
+    """A network's training steps, recorded at one point at a time. `max_events` is what a profile may hold."""
 
-    def __init__(self, build: Build, inputs: Inputs, settings: RunSettings) -> None:
-        self._build, self._inputs, self._settings = build, inputs, settings
+    def __init__(self, build: Build, inputs: Inputs, settings: RunSettings, max_events: int = MOST_EVENTS) -> None:
+        self._build, self._inputs, self._settings, self._max_events = build, inputs, settings, max_events
         # Never run: its signature and configuration tell what a batch is.
         with explained(), torch.device("meta"):
             self.example = build()
@@ -140,7 +141,7 @@ class NetworkSteps:
         def batch_of() -> tuple[Arguments, Callable[[Any, Any], Tensor]]:
             return arguments(self.example, there, point[Variable.BATCH], "meta"), _loss
 
-        return record_model(self._build, batch_of, settings)
+        return record_model(self._build, batch_of, settings, max_events=self._max_events)
 
 
 def _loss(model: nn.Module, batch: Arguments) -> Tensor:

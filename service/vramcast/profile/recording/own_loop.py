@@ -15,6 +15,7 @@ from vramcast.forecast.recorded import ANNOTATIONS
 from vramcast.forecast.recording import Piece, Recording, Span
 from vramcast.forecast.sizes import Point, Variable
 from vramcast.forecast.solving import solve
+from vramcast.forecast.storage import MOST_EVENTS
 from vramcast.profile.recording.errors import NeedsValues, TooManyEvents, Unrecordable
 from vramcast.profile.recording.loop import Loop, record_loop
 from vramcast.profile.recording.network import beyond, different_points, length_span, network_info, side_span
@@ -98,9 +99,9 @@ def record_own_loop(function: LoopFunction, info: Mapping[str, str]) -> Recorded
                 raise
             why = f"the loop fails at another value ({error})"
         else:
-            if not varied or _answers(recording, function.usual):
+            why = _why_not(recording, function.usual)
+            if not varied or not why:
                 return RecordedLoop(recording, why_fixed)
-            why = "the steps differ from value to value, so no polynomial tells their sizes"
         dropped = next(variable for variable in _LEAST_NEEDED if variable in varied)
         why_fixed[dropped] = why
         del varied[dropped]
@@ -119,11 +120,13 @@ def _recorded(function: LoopFunction, varied: Mapping[Variable, Span], info: Map
     return solve(tapes, beyond(varied), info)
 
 
-def _answers(recording: Recording, usual: Point) -> bool:
-    """Whether polynomials answer the user's own values, which are hardly ever among the recorded points."""
+def _why_not(recording: Recording, usual: Point) -> str:
+    """Polynomials must answer the user's own values, which are hardly ever among the recorded points."""
+    if sum(len(piece.template.events) for piece in recording.pieces) > MOST_EVENTS:
+        return f"recorded at several values, the steps make and free tensors more than {MOST_EVENTS:,} times"
     asked = {variable: usual[variable] for variable in recording.variables}
     nearest = min(recording.pieces, key=lambda piece: (piece.distance(asked), not _is_solved(piece)))
-    return _is_solved(nearest)
+    return "" if _is_solved(nearest) else "the steps differ from value to value, so no polynomial tells their sizes"
 
 
 def _is_solved(piece: Piece) -> bool:

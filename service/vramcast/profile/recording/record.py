@@ -22,7 +22,7 @@ from vramcast.profile.recording.lora import add_lora, output_layer, require_inpu
 from vramcast.profile.recording.optimizers import make_optimizer
 from vramcast.profile.recording.quantized import quantize, upcast_rest
 from vramcast.profile.recording.settings import RunSettings
-from vramcast.profile.recording.tracking import Tracker
+from vramcast.profile.recording.tracking import MAX_EVENTS, Tracker
 from vramcast.profile.recording.units import UnitMarks, Units, find_units, unit_numbers
 from vramcast.task.vocabulary import Kernels, Precision, Quantization
 
@@ -35,13 +35,18 @@ _DTYPES = {Precision.BF16: torch.bfloat16, Precision.FP16: torch.float16}
 
 
 def record_model(
-    build: Callable[[], nn.Module], batch_of: BatchOf, settings: RunSettings, steps: int = STEPS, device: str = "meta"
+    build: Callable[[], nn.Module],
+    batch_of: BatchOf,
+    settings: RunSettings,
+    steps: int = STEPS,
+    device: str = "meta",
+    max_events: int = MAX_EVENTS,
 ) -> Tape:
     """`build` and `batch_of` run with `device` as the default device. Raises Unrecordable."""
     with like_cuda(device), collecting_at_steps(), explained():
         with torch.device(device):
             model, units = prepared(build(), settings)
-        return _Run(model, units, batch_of, settings, Tracker(device)).record(steps)
+        return _Run(model, units, batch_of, settings, Tracker(device, max_events)).record(steps)
 
 
 def prepared(model: nn.Module, settings: RunSettings) -> tuple[nn.Module, Units]:

@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from vramcast.forecast.storage import TO_RECORD_LESS
 from vramcast.forecast.tape import Mark, Moment, Role, Tape
 from vramcast.profile.recording.errors import TooManyEvents
 from vramcast.profile.recording.known_outputs import KnownOutputs
@@ -31,11 +32,6 @@ _ADD = torch.ops.aten.add.Tensor
 # Nothing but the engine's buffer holds a tensor with so many references: it, the dispatcher's stack, our arguments.
 _OWN_REFERENCES = 4
 _OWN_STORAGE_REFERENCES = 2
-
-_TOO_MANY = (
-    ": record fewer micro-batches, iterations or layers in a step (two micro-batches take as much memory as more), or "
-    "describe the task by parameters and activations"
-)
 
 
 class Tracker(TorchDispatchMode):
@@ -61,7 +57,7 @@ class Tracker(TorchDispatchMode):
         self._operations_left -= 1
         if self._operations_left < 0:
             raise TooManyEvents(
-                f"the steps run more than {_OPERATIONS_PER_EVENT * self._max_events:,} operations{_TOO_MANY}"
+                f"the steps run more than {_OPERATIONS_PER_EVENT * self._max_events:,} operations. {TO_RECORD_LESS}"
             )
         if func in BLAS and self.in_backward not in self._workspaces:
             self._workspaces.add(self.in_backward)
@@ -148,7 +144,9 @@ class Tracker(TorchDispatchMode):
     def _make(self, size_bytes: int, role: Role, unit: int = -1) -> int:
         number = len(self._sizes)
         if len(self._events) >= self._max_events:
-            raise TooManyEvents(f"the steps make and free tensors more than {self._max_events:,} times{_TOO_MANY}")
+            raise TooManyEvents(
+                f"the steps make and free tensors more than {self._max_events:,} times. {TO_RECORD_LESS}"
+            )
         self._sizes.append(size_bytes)
         self._roles.append(role)
         self._units.append(unit)

@@ -102,7 +102,8 @@ _READS: frozenset[Any] = frozenset({
 def _is_gpu(given: Any) -> bool:
     if isinstance(given, torch.device):
         return given.type == "cuda"
-    return isinstance(given, str) and given.startswith("cuda")
+    is_index = isinstance(given, int) and not isinstance(given, bool)
+    return is_index or (isinstance(given, str) and given.startswith("cuda"))
 
 
 def _is_host(given: Any) -> bool:
@@ -131,11 +132,20 @@ def pretended_gpu() -> Iterator[None]:
         "max_memory_allocated": _zero, "memory_allocated": _zero, "max_memory_reserved": _zero,
         "memory_reserved": _zero, "ipc_collect": _nothing, "manual_seed": _nothing, "manual_seed_all": _nothing,
         "is_current_stream_capturing": lambda: False, "current_stream": lambda *_args: _Stream(),
+        "get_device_name": lambda *_args: "NVIDIA A100-SXM4-40GB", "get_device_capability": lambda *_args: (8, 0),
+        "memory_summary": lambda *_args, **_named: "", "reset_max_memory_allocated": _nothing,
+        "set_per_process_memory_fraction": _nothing, "Event": _Event,
     }  # fmt: skip
     patches: list[tuple[Any, str, Any]] = [(torch.cuda, name, answer) for name, answer in answers.items()]
     streams = (torch.accelerator, "current_stream", lambda *_args: _Stream())
-    groups = (torch.distributed, "init_process_group", _no_process_group)  # NCCL would end this process without a GPU
-    with patched([*patches, streams, groups, (torch, "compile", _not_compiled)]):
+    pinning = (Tensor, "pin_memory", lambda tensor, *_args: tensor)
+    # NCCL would end this process without a GPU. A loop may have its own name for init_process_group, which calls these.
+    groups = [
+        (torch.distributed.distributed_c10d, name, _no_process_group)
+        for name in ("rendezvous", "_new_process_group_helper")
+        if torch.distributed.is_available()
+    ]
+    with patched([*patches, streams, *groups, pinning, (torch, "compile", _not_compiled)]):
         yield
 
 
@@ -145,6 +155,28 @@ class _Stream:
 
     def synchronize(self) -> None:
         return None
+
+
+class _Event:
+    """Loops time themselves with these."""
+
+    def __init__(self, **_options: Any) -> None:
+        return None
+
+    def record(self, *_stream: Any) -> None:
+        return None
+
+    def wait(self, *_stream: Any) -> None:
+        return None
+
+    def synchronize(self) -> None:
+        return None
+
+    def query(self) -> bool:
+        return True
+
+    def elapsed_time(self, _end: Any) -> float:
+        return 0.0
 
 
 def _no_process_group(*_args: Any, **_named: Any) -> None:
