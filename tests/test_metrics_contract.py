@@ -96,6 +96,7 @@ CONTRACT = {
     ("vramcast_calibration_shifts_total", "counter", ("product", "family")),
     ("vramcast_calibration_mode", "gauge", ("mode",)),
     ("vramcast_oom_history_tasks", "gauge", ()),
+    ("vramcast_remembered_tasks", "gauge", ()),
     ("vramcast_drift_ratio", "gauge", ("product", "family")),
     ("vramcast_drift_coverage_ratio", "gauge", ("product", "family")),
     ("vramcast_drift_deviations", "gauge", ("product", "family")),

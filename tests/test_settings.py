@@ -26,6 +26,7 @@ DEFAULTS = {
     "artifact": "builtin",
     "physics_if_unusable": False,
     "calibration": "learn",
+    "run_memory": True,
     "calibration_config_map": None,
     "calibration_save_seconds": 5.0,
     "candidate_artifact": None,

@@ -29,9 +29,9 @@ from vramcast.controllers.candidate import CandidateTrial, run_trial
 from vramcast.controllers.certificates import Certificates, TlsFiles, keep_current
 from vramcast.controllers.forecasting import ForecastFirst
 from vramcast.controllers.leadership import LeaderElectionApi, LeaseFollower, boot_seconds, lease_reader
-from vramcast.controllers.learning import Learner
+from vramcast.controllers.learning import Learner, RememberedRuns
 from vramcast.controllers.maintenance import maintain
-from vramcast.controllers.persistence import ConfigMapApi, LearnedState
+from vramcast.controllers.persistence import ConfigMapApi, LearnedState, Section
 from vramcast.controllers.takeover import take_over
 from vramcast.controllers.telemetry import keep_polling
 from vramcast.errors import InvalidInput, InvalidTask
@@ -46,6 +46,7 @@ from vramcast.observe.comparison import CandidateCollector
 from vramcast.observe.detail import DetailCollector
 from vramcast.observe.metrics import ClusterView, Metrics, StateCollector
 from vramcast.outcomes.calibration import Calibrator
+from vramcast.outcomes.run_memory import RunMemory
 from vramcast.outcomes.run_tracker import RunTracker
 from vramcast.placement.changes import Change
 from vramcast.placement.ledger import Ledger
@@ -84,11 +85,12 @@ def build(
     )
     calibrator = Calibrator(base.version)
     calibrates = settings.calibration is not CalibrationMode.OFF
-    forecaster = CalibratedForecaster(base, calibrator if calibrates else None)
+    run_memory = RunMemory(wall) if calibrates and settings.run_memory else None
+    forecaster = CalibratedForecaster(base, calibrator if calibrates else None, run_memory)
     trial = CandidateTrial(settings, forecaster, base)
     # Before the learned state is read: it may name the candidate as the active model.
     trial.load_now()
-    learner = Learner(calibrator, settings.calibration, trial)
+    learner = Learner(calibrator, settings.calibration, trial, run_memory)
 
     # Only a static cluster has nobody else who counts devices.
     ledger = Ledger(
@@ -107,8 +109,11 @@ def build(
     )  # fmt: skip
 
     leadership = _leadership(settings, cluster, workers.lease, lease_clock)
+    sections: dict[str, Section] = {"calibration": learner, "accuracy": tracker.accuracy}
+    if run_memory is not None:
+        sections["runs"] = RememberedRuns(run_memory)
     learned_state = LearnedState(
-        {"calibration": learner, "accuracy": tracker.accuracy}, workers.maintenance, clock,
+        sections, workers.maintenance, clock,
         config_maps=_config_maps(settings, cluster), place=settings.calibration_config_map or "/",
         save_seconds=settings.calibration_save_seconds, leading=lambda: leadership.leading,
     )  # fmt: skip

@@ -131,6 +131,8 @@ class Settings(BaseModel):
     """true: if the artifact cannot be loaded, forecast with physics instead of exiting"""
     calibration: CalibrationMode = CalibrationMode.LEARN
     """adjust bounds to this cluster's runs: learn, frozen (apply, but stop learning) or off"""
+    run_memory: bool = True
+    """forecast a task that has run here from what it took; false: from the artifact and calibration alone"""
     calibration_config_map: str | None = Field(None, pattern="^[^/]+/[^/]+$")
     """namespace/name of the ConfigMap that stores learned state; none: it is lost on restart"""
     calibration_save_seconds: float = Field(5.0, ge=0.1, le=3600)

@@ -36,7 +36,7 @@ class Process:
         self.name = name
         self.log = log
         self._command = [str(part) for part in command]
-        self._environment = {**os.environ, **(environment or {})}
+        self.environment = {**os.environ, **(environment or {})}
         self._popen: subprocess.Popen[bytes] | None = None
         self._paused = False
 
@@ -60,7 +60,7 @@ class Process:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                env=self._environment,
+                env=self.environment,
                 # In its own process group, so that ctrl-C reaches only the test run, which then stops it.
                 process_group=0,
                 preexec_fn=die_with_parent,  # noqa: PLW1509 -- two system calls, no locks

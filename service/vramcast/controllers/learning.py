@@ -19,6 +19,8 @@ from vramcast.observe.comparison import CandidateView
 from vramcast.outcomes.calibration import Calibrator, cell_json, read_cell
 from vramcast.outcomes.oom_history import OomHistory, oom_json, read_oom
 from vramcast.outcomes.outcome import Outcome
+from vramcast.outcomes.run_memory import RunMemory
+from vramcast.outcomes.run_memory_text import memory_text, read_memory
 from vramcast.settings import CalibrationMode
 from vramcast.task.quantity import ceil_mib, human_mib
 from vramcast.task.run_status import Ending
@@ -30,11 +32,15 @@ log = structlog.get_logger("vramcast")
 class Learner:
     """`calibrator` belongs to the active model, and is replaced together with it."""
 
-    def __init__(self, calibrator: Calibrator, mode: CalibrationMode, trial: CandidateTrial | None = None) -> None:
+    def __init__(
+        self, calibrator: Calibrator, mode: CalibrationMode, trial: CandidateTrial | None = None,
+        run_memory: RunMemory | None = None,
+    ) -> None:  # fmt: skip
         self.calibrator = calibrator
         self.mode = mode
         self.trial = trial
         self.oom_history = OomHistory()
+        self.run_memory = run_memory
         self._former_revisions = 0  # of calibrators that were replaced
 
     def models(self) -> Iterator[tuple[str, str]]:
@@ -75,6 +81,8 @@ class Learner:
                         promised=human_mib(ceil_mib(outcome.bound_bytes)))  # fmt: skip
         if self.mode is CalibrationMode.LEARN:
             self.calibrator.record(outcome)
+            if self.run_memory is not None:
+                self.run_memory.record(outcome, task)
 
     # ------------------------------------------------------------------ metrics
 
@@ -85,6 +93,7 @@ class Learner:
             modes=tuple(CalibrationMode),
             cells=tuple(self.calibrator.cells()) if counting else (),
             ooms=tuple(self.oom_history.records()),
+            remembered_tasks=len(self.run_memory) if self.run_memory is not None and counting else 0,
             saves={save.value: count for save, count in learned_state.saves.items()},
             unsaved_seconds=learned_state.unsaved_seconds,
             models=tuple(ModelView(version, _source(version), role) for role, version in self.models()),
@@ -131,6 +140,23 @@ class Learner:
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             log.error("the candidate's learned state is damaged, starting over", error=repr(error))
             trial.restore({})
+
+
+class RememberedRuns:
+    """Run memory as a section of its own: it outlives the artifact that calibration belongs to."""
+
+    def __init__(self, memory: RunMemory) -> None:
+        self._memory = memory
+
+    @property
+    def revision(self) -> int:
+        return self._memory.revision
+
+    def snapshot(self) -> dict[str, Any]:
+        return {"tasks": len(self._memory), "packed": memory_text(list(self._memory.tasks()))}
+
+    def restore(self, document: Any) -> None:
+        self._memory.put([] if document is None else read_memory(str(document["packed"])))
 
 
 def _source(version: str) -> str:

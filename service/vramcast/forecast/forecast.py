@@ -51,18 +51,28 @@ class Utilization:
     dram_active: float | None = None
 
 
+class Basis(StrEnum):
+    """Which of this cluster's runs moved a forecast."""
+
+    CLUSTER = "cluster"  # of the same family on the same product
+    SAME_NETWORK = "same-network"  # at other batch sizes or lengths
+    SAME_TASK = "same-task"
+
+
 @dataclass(frozen=True, slots=True)
 class Adjustment:
-    """How calibration moved a forecast: the artifact's median and bound were multiplied by these factors."""
+    """How runs here moved a forecast: the artifact's median and bound were multiplied by these factors."""
 
     median: float = 1.0
     bound: float = 1.0
     outcomes: int = 0  # that the factors rest on
+    basis: Basis = Basis.CLUSTER
 
     def __str__(self) -> str:
         """As written onto a pod, so that its run can be judged by the promise of its time."""
         digits = _ADJUSTMENT_DIGITS
-        return f"{self.median:.{digits}f},{self.bound:.{digits}f},{self.outcomes}"
+        basis = "" if self.basis is Basis.CLUSTER else f",{self.basis}"
+        return f"{self.median:.{digits}f},{self.bound:.{digits}f},{self.outcomes}{basis}"
 
 
 UNADJUSTED = Adjustment()
@@ -73,8 +83,8 @@ _UNKNOWN_CONTEXT_MIB = 500
 def parse_adjustment(text: str | None) -> Adjustment:
     """Never raises. Anybody may edit an annotation, so an unreadable one counts as absent."""
     try:
-        median, bound, outcomes = (text or "").split(",")
-        adjustment = Adjustment(float(median), float(bound), int(outcomes))
+        median, bound, outcomes, *basis = (text or "").split(",")
+        adjustment = Adjustment(float(median), float(bound), int(outcomes), *map(Basis, basis[:1]))
     except ValueError:
         return UNADJUSTED
     usable = all(math.isfinite(factor) and 0.01 <= factor <= 100.0 for factor in (adjustment.median, adjustment.bound))

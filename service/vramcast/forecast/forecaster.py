@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import threading
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -12,7 +13,7 @@ from vramcast.errors import FieldError, InvalidTask
 from vramcast.forecast import physics
 from vramcast.forecast.catalog import Catalog, CatalogUnusable, builtin_catalog
 from vramcast.forecast.description import Description, decode_profile
-from vramcast.forecast.forecast import UNADJUSTED, Adjustment, Forecast, Part, Source
+from vramcast.forecast.forecast import UNADJUSTED, Adjustment, Basis, Forecast, Part, Source
 from vramcast.forecast.latents import shown_size
 from vramcast.forecast.named import KnownSteps, NoSteps, steps_of
 from vramcast.forecast.physics import bound_factor
@@ -211,13 +212,30 @@ class Calibrates(Protocol):
     def adjustment(self, product: str, family: str, risk: float) -> Adjustment: ...
 
 
+class Remembers(Protocol):
+    """`revision` changes whenever an adjustment may have."""
+
+    revision: int
+
+    def recall(
+        self, task: Task, product: Product, forecast: Forecast, at: Callable[[Task], Forecast]
+    ) -> Adjustment | None:
+        """None: nothing like it has run."""
+        ...
+
+    def floor_mib(self, task: Task, product: Product) -> int:
+        """What a run of this task is known to need at least."""
+        ...
+
+
 class CalibratedForecaster:
-    """The active model with its calibrator. The two are always replaced together.
+    """The active model with its calibrator. The two are always replaced together. `memory`: of former runs.
 
     `calibrator` None: the artifact's own bounds.
     """
 
-    def __init__(self, base: CachingForecaster, calibrator: Calibrates | None) -> None:
+    def __init__(self, base: CachingForecaster, calibrator: Calibrates | None, memory: Remembers | None = None) -> None:
+        self._memory = memory
         self.use(base, calibrator)
 
     @property
@@ -225,29 +243,54 @@ class CalibratedForecaster:
         return self._active[0]
 
     def is_cached(self, task: Task, product: Product) -> bool:
-        return self.base.is_cached(task, product)
+        return self.base.is_cached(_anybodys(task), product)
 
     def use(self, base: CachingForecaster, calibrator: Calibrates | None) -> None:
         # One reference, replaced as a whole, because several threads forecast.
-        cache: dict[tuple[Task, Product], tuple[int, Forecast]] = {}
+        cache: dict[tuple[Task, Product], tuple[tuple[int, int], Forecast]] = {}
         self._active = base, calibrator, cache
 
     def forecast(self, task: Task, product: Product) -> Forecast:
         base, calibrator, cache = self._active
         if calibrator is None:
-            return base.forecast(task, product)
-        revision = calibrator.revision
+            return base.forecast(_anybodys(task), product)
+        revision = calibrator.revision, self._memory.revision if self._memory is not None else 0
         cached = cache.get((task, product))
         if cached is not None and cached[0] == revision:
             return cached[1]
-        forecast = base.forecast(task, product)
-        # Calibration learns from forecasts of the active model only.
-        if forecast.source not in {Source.GIVEN, Source.RECORDING}:
-            forecast = adjust(forecast, calibrator.adjustment(product, forecast.family, forecast.risk))
+        forecast = base.forecast(_anybodys(task), product)
+        forecast = adjust(forecast, self._learned(forecast, task, base, calibrator))
         if len(cache) >= _CACHE_SIZE:
             cache.clear()
         cache[task, product] = revision, forecast
         return forecast
+
+    def _learned(self, forecast: Forecast, task: Task, base: CachingForecaster, calibrator: Calibrates) -> Adjustment:
+        """By the runs that are most like it."""
+        if forecast.source is Source.GIVEN:
+            return UNADJUSTED
+        product = forecast.product
+        if self._memory is not None:
+            recalled = self._memory.recall(
+                task, product, forecast, lambda other: base.forecast(_anybodys(other), product)
+            )
+            if recalled is not None:
+                return recalled
+        # Calibration learns from forecasts of the active model only.
+        adjustment = (
+            UNADJUSTED
+            if forecast.source is Source.RECORDING
+            else calibrator.adjustment(product, forecast.family, forecast.risk)
+        )
+        floor_bytes = self._memory.floor_mib(task, product) * MIB if self._memory is not None else 0
+        if floor_bytes > forecast.bound_bytes * adjustment.bound:
+            return replace(adjustment, bound=round(floor_bytes / forecast.bound_bytes, 4))
+        return adjustment
+
+
+def _anybodys(task: Task) -> Task:
+    """The artifact says the same to everybody."""
+    return replace(task, namespace="") if task.namespace else task
 
 
 def adjust(forecast: Forecast, adjustment: Adjustment) -> Forecast:
@@ -265,6 +308,9 @@ def _explain_adjustment(product: Product, adjustment: Adjustment) -> str:
     share = abs(adjustment.median - 1.0)
     took = f"{share:.0%} {'more' if adjustment.median > 1.0 else 'less'} than" if share >= 0.005 else "as much as"
     bound = f"bound x {adjustment.bound:.2f}"
+    if adjustment.basis is not Basis.CLUSTER:
+        what = "this task" if adjustment.basis is Basis.SAME_TASK else "this network at other sizes"
+        return f"{adjustment.outcomes} runs of {what} took {took} forecast, {bound}"
     if not adjustment.outcomes:
         return f"other runs on {product} took {took} forecast, {bound}"
     return f"this cluster's runs took {took} forecast, {bound}: {adjustment.outcomes} outcomes"

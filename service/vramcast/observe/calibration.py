@@ -34,6 +34,7 @@ class LearnedView:
     modes: Sequence[str]
     cells: Sequence[CellState]
     ooms: Sequence[OomRecord]
+    remembered_tasks: int
     saves: Mapping[str, int]
     unsaved_seconds: float | None
     models: Sequence[ModelView]
@@ -113,6 +114,9 @@ def _state(view: LearnedView) -> Iterator[Metric]:
         "vramcast_oom_history_tasks",
         "Tasks in the OOM history, which get more memory when they run again",
         value=len(view.ooms),
+    )
+    yield GaugeMetricFamily(
+        "vramcast_remembered_tasks", "Tasks whose former runs are remembered", value=view.remembered_tasks
     )
     saves = CounterMetricFamily(
         "vramcast_learned_state_saves", "Writes of the learned state, by result", labels=["result"]

@@ -31,7 +31,14 @@ MAX_COUNT: Final = 1 << 20
 FINISHED: Final = frozenset({"Succeeded", "Failed"})
 # The pods of a Job or a sweep repeat the same few annotations. Profiles are too long to keep.
 _CACHED_LENGTH: Final = 1024
-_parse_cached: Final = lru_cache(maxsize=4096)(parse_described)
+
+
+def _parse(described: tuple[tuple[str, str], ...], namespace: str) -> Task:
+    return replace(parse_described(described), namespace=namespace)
+
+
+# Pods of one namespace that say the same share one Task.
+_parse_cached: Final = lru_cache(maxsize=4096)(_parse)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +131,7 @@ def read_pod(
         described = tuple(item for item in annotations.items() if describes(item[0]))
         if described:
             short = sum(len(text) for _, text in described) < _CACHED_LENGTH
-            task = _parse_cached(described) if short else parse_described(described)
+            task = _parse_cached(described, namespace) if short else _parse(described, namespace)
             ask = _described_ask(task, devices)
             task = _told_apart(task, ask.count)
     except InvalidTask as error:

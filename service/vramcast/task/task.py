@@ -81,6 +81,7 @@ class Task:
     data_parallel_size: int = 1
     offload: Offload = Offload.NONE
     allocator: Allocator = Allocator.DEFAULT
+    namespace: str = ""  # of the pod: whose former runs count
     assumptions: tuple[str, ...] = ()
 
 
@@ -177,7 +178,7 @@ def describe(task: Task) -> str:
 
 
 # Whatever they are, the task runs the same thing.
-_NOT_WHAT_RUNS = frozenset({"share", "gpus", "cap", "max_oom_risk", "max_slowdown", "assumptions"})
+_NOT_WHAT_RUNS = frozenset({"share", "gpus", "cap", "max_oom_risk", "max_slowdown", "namespace", "assumptions"})
 _DEFAULTS = {field.name: field.default for field in fields(Task) if field.name not in _NOT_WHAT_RUNS}
 _USUAL = {"attention": DEFAULT_ATTENTION}  # where the field's default means that nothing was said
 
@@ -188,9 +189,21 @@ def task_fingerprint(task: Task) -> str:
     Learned state is keyed by it. Fields with their default are left out, so that a field which a later version adds
     changes no fingerprint.
     """
-    told = {name: getattr(task, name) for name in _DEFAULTS}
+    return _fingerprint(task, frozenset())
+
+
+def network_fingerprint(task: Task) -> str:
+    """The same for runs that differ only in the sizes of RunPoint."""
+    return _fingerprint(task, _SIZES)
+
+
+def _fingerprint(task: Task, left_out: frozenset[str]) -> str:
+    told = {name: getattr(task, name) for name in _DEFAULTS if name not in left_out}
     what = [f"{name}={value}" for name, value in told.items() if value not in (_DEFAULTS[name], _USUAL.get(name))]
     return hashlib.sha256("\n".join(what).encode()).hexdigest()[:16]
+
+
+_SIZES = frozenset({"batch_size", "sequence_length", "input_size"})
 
 
 # Namespace, owner and fingerprint: the same task, run again by the same owner.

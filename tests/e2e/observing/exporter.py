@@ -56,13 +56,18 @@ Damage = Callable[[str, list[str]], list[str]]
 
 @dataclass(slots=True)
 class FakeExporter:
-    """Use as a context manager. `needs_mib` is by pod name, `unmanaged_mib` by node and GPU."""
+    """Use as a context manager. `needs_mib` is by pod name, `unmanaged_mib` by node and GPU.
+
+    `names_pods`: as if the kubelet had given every pod its device. A real exporter does not name a pod that shares by
+    annotation, because the kubelet gave it none.
+    """
 
     api: Api
     nodes: dict[str, tuple[GpuProduct, int]]
     needs_mib: dict[str, int] = field(default_factory=dict)
     unmanaged_mib: dict[tuple[str, int], int] = field(default_factory=dict)
     damage: Damage = lambda _node, lines: lines
+    names_pods: bool = True
     url: str = ""
     _scrapes: Counter[str] = field(default_factory=Counter)
     _server: AbstractContextManager[str] | None = None
@@ -105,7 +110,7 @@ class FakeExporter:
             yield Sample("DCGM_FI_DEV_FB_FREE", product.memory_mib - RESERVED_MIB - total, labels)
             yield Sample("DCGM_FI_DEV_FB_USED", total, labels)
             yield Sample("DCGM_FI_DEV_GPU_UTIL", busy, labels)
-            for pod, mib in here.items():
+            for pod, mib in here.items() if self.names_pods else ():
                 named = (*labels, ("container", "main"), ("namespace", "default"), ("pod", pod))
                 yield Sample("DCGM_FI_DEV_FB_USED", mib, named)
                 yield Sample("DCGM_FI_DEV_GPU_UTIL", busy, named)
