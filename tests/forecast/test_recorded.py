@@ -91,6 +91,32 @@ def test_settings_that_change_the_tape_are_counted() -> None:
     assert "sharding as zero-3 does it, seen from one of 8 GPUs" in sharded.assumptions
 
 
+def first_then_second(first: float, second: float, batch: int) -> str:
+    """Steps of two tensors of so many MiB a sample, of which the first one is freed before the second one is made."""
+    tapes = [({B: b}, by_hand([round(first * b * MIB), round(second * b * MIB)], [0, ~0, 1])) for b in (2, 4, 6, 8)]
+    return encode(solve(tapes, info={"batch-size": str(batch)}))
+
+
+def test_the_bound_is_at_most_the_gpu_where_cached_memory_is_enough() -> None:
+    """Together the tensors take 38 GiB and their bound would be beyond the GPU, but only one of them is ever in use."""
+    found = forecast(first_then_second(10, 11, 1), batch_size="1800")
+    assert found.median_bytes < found.bound_bytes < 1.1 * found.median_bytes
+    assert found.bound_bytes == forecast(first_then_second(10, 11, 1), batch_size="1830").bound_bytes
+    assert f"the bound is all of {A100}: the allocator gives cached memory back" in found.assumptions
+
+
+def test_a_shared_gpu_has_no_such_bound() -> None:
+    alone = forecast(first_then_second(10, 11, 1), batch_size="1800")
+    shared = forecast(first_then_second(10, 11, 1), batch_size="1800", share="true")
+    assert shared.bound_bytes > alone.bound_bytes
+    assert not any("all of" in note for note in shared.assumptions)
+
+
+def test_tensors_that_may_be_larger_than_the_gpu_have_no_such_bound() -> None:
+    found = forecast(first_then_second(0.1, 20, 1), batch_size="1900")
+    assert found.bound_bytes >= 1.1 * (found.median_bytes - 1)
+
+
 def test_a_full_gpu_gives_cached_memory_back() -> None:
     """Two tensors, one after the other: together they are too large, but the first one's segment can be given back."""
     tapes = [({B: batch}, by_hand([batch * MIB, 3 * batch * MIB // 2], [0, ~0, 1])) for batch in (2, 4, 6, 8)]

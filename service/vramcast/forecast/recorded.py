@@ -12,9 +12,10 @@ from vramcast.forecast.accumulation import accumulated
 from vramcast.forecast.forecast import Forecast, Source
 from vramcast.forecast.peak_parts import peak_parts
 from vramcast.forecast.peaks import AllocatorSettings, Peaks, peaks
-from vramcast.forecast.physics import bound_factor, context_part
+from vramcast.forecast.physics import context_part
 from vramcast.forecast.prepared import Prepared, prepared
 from vramcast.forecast.rank_view import Plan, Scheme
+from vramcast.forecast.recorded_bounds import bound_bytes, doubt, tensors_capacity_bytes
 from vramcast.forecast.recording import Recording
 from vramcast.forecast.recordings import builtin_recordings
 from vramcast.forecast.sharding import shard
@@ -26,7 +27,7 @@ from vramcast.hardware.products import memory_mib, reserve_mib
 from vramcast.names import Product
 from vramcast.task.quantity import MIB
 from vramcast.task.task import FIELD_NAMES, Task
-from vramcast.task.vocabulary import KEYS, PREFIX, Allocator, Kind, Offload, Optimizer, Precision
+from vramcast.task.vocabulary import KEYS, PREFIX, Allocator, Kernels, Kind, Offload, Optimizer, Precision
 
 VERSION = "recording-1"
 _CAST = frozenset({Precision.FP16, Precision.BF16})
@@ -74,23 +75,41 @@ def forecast_recording(key: str, task: Task, product: Product, risk: float) -> F
     run = _run(recording, key, task)
     found, notes = _measured(run, None)
     context = context_part(product, cudnn="cudnn" in recording.info, norms="norms" in recording.info)
-    room = _room_bytes(product, context.size_bytes)
-    if room is not None and found.active_bytes <= room < found.reserved_bytes and not task.share:
-        squeezed, _ = _measured(run, room)
-        if squeezed.out_of_memory is None:
-            found, notes = squeezed, (*notes, f"the allocator gives cached memory back to fit {product}")
-    parts = (*peak_parts(found, run.point(recording), run.optimizer), context)
+    room = None if task.share else _room_bytes(product, context.size_bytes)
+    if room is not None and room < found.reserved_bytes and _holds(found, run, room):
+        found, notes = _measured(run, room)[0], (*notes, f"the allocator gives cached memory back to fit {product}")
     median = found.reserved_bytes + context.size_bytes
+    doubted = _doubt(recording, run, product)
+    bound = max(median, bound_bytes(median, doubted, risk))
+    if room is not None and (whole := room + context.size_bytes) < bound:
+        capacity = tensors_capacity_bytes(room, doubted, risk)
+        if median <= whole and _holds(found, run, capacity):
+            bound, notes = whole, (*notes, f"the bound is all of {product}: the allocator gives cached memory back")
     return Forecast(
         product=product,
         median_bytes=median,
-        bound_bytes=max(median, round(median * bound_factor(risk))),
+        bound_bytes=bound,
         risk=risk,
         source=Source.RECORDING,
         model_version=VERSION,
-        parts=parts,
+        parts=(*peak_parts(found, run.point(recording), run.optimizer), context),
         assumptions=(*_assumptions(recording, task), *notes),
         family=recording.info.get("family", ""),
+    )
+
+
+def _holds(found: Peaks, run: _Run, capacity_bytes: int) -> bool:
+    """Whether the run does with so little, given that the allocator frees what it caches before it fails."""
+    return found.active_bytes <= capacity_bytes and _measured(run, capacity_bytes)[0].out_of_memory is None
+
+
+def _doubt(recording: Recording, run: _Run, product: Product) -> float:
+    return doubt(
+        product,
+        convolves="cudnn" in recording.info,
+        fused=recording.info.get("kernels", Kernels.NONE) != Kernels.NONE,
+        sharded=run.shards,
+        own_loop=_LOOP in recording.info,
     )
 
 
