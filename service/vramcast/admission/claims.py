@@ -12,12 +12,10 @@ from typing import Any, Final
 
 from vramcast.admission.change import Change, Object, entries, mapping
 from vramcast.admission.context import Context, Needs
-from vramcast.hardware.vendors import WHOLE_GPU
 from vramcast.names import Product
 from vramcast.settings import System
 from vramcast.task.quantity import ceil_mib
 from vramcast.task.task import describes
-from vramcast.task.vocabulary import PREFIX
 from vramcast.task.workloads import Place
 
 KINDS: Final = frozenset({"ResourceClaim", "ResourceClaimTemplate"})
@@ -25,15 +23,13 @@ _MEMORY: Final = "memory"
 
 
 def stand_in(raw: Object) -> Object:
-    """A pod that has the claim's description, and the GPU that it claims."""
+    """A pod that has the claim's description, and uses it."""
     metadata = mapping(raw.get("metadata"))
     inner = mapping(mapping(mapping(raw.get("spec")).get("metadata")).get("annotations"))
     described = {**_descriptions(inner), **_descriptions(mapping(metadata.get("annotations")))}
-    gpus = described.get(PREFIX + "gpus", "1")
-    container = {"name": "claim", "resources": {"limits": {WHOLE_GPU: gpus}}}
     return {
         "metadata": {"name": metadata.get("name"), "namespace": metadata.get("namespace"), "annotations": described},
-        "spec": {"containers": [container]},
+        "spec": {"containers": [], "resourceClaims": [{"name": "gpu"}]},
     }
 
 

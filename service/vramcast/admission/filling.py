@@ -12,9 +12,7 @@ from vramcast.admission import caps, inject, quota
 from vramcast.admission.change import AdmittedPod, Change, Object, apply, tell
 from vramcast.admission.context import Context
 from vramcast.admission.dialects import table
-from vramcast.admission.resources import add_resource
 from vramcast.errors import InvalidRequest
-from vramcast.hardware.vendors import WHOLE_GPU
 from vramcast.task.pod import Pod, PodRecord, to_record
 
 Filler = Callable[[AdmittedPod, Context], list[Change]]
@@ -32,12 +30,12 @@ def read(raw: Object, context: Context) -> AdmittedPod:
     """The pod as its namespace means it: one that asks for no GPU shares one. Raises InvalidRequest."""
     changed, _ = apply(raw, inject.share(raw, context))
     pod = AdmittedPod(changed, _to_record(changed))
-    dialect = table.spoken(pod, context) if pod.record.ask is None else None
+    dialect = table.spoken(pod, context) if pod.record.invalid is not None else None
     if dialect is None:
         return pod
-    # It asks for a GPU in the words of another system. What it needs is the same as with a GPU of its own.
-    gpu = add_resource(next(pod.containers("containers"), None), WHOLE_GPU, str(dialect.gpus(pod)), "")
-    return replace(pod, record=_to_record(apply(changed, gpu)[0]))
+    # It is for another system that does not see its GPU yet: with the number, it will.
+    claims = Change(("spec", "resourceClaims"), [{"name": dialect.name}], "", replaces=True)
+    return replace(pod, record=_to_record(apply(changed, [claims])[0]))
 
 
 def _to_record(raw: Object) -> PodRecord:

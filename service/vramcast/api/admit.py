@@ -25,10 +25,12 @@ from vramcast.api.body_limits import Receive, Scope, Send
 from vramcast.api.routes import count, error_reply, log, read_body, send_reply
 from vramcast.api.wire import Reply
 from vramcast.errors import InvalidTask
-from vramcast.hardware.vendors import NVIDIA, SHARED_GPU, VENDORS, vendor_of
+from vramcast.hardware.vendors import CLAIMED_GPU, NVIDIA, SHARED_GPU, VENDORS, WHOLE_GPU, vendor_of
+from vramcast.names import Product
 from vramcast.observe.metrics import Admission
 from vramcast.service import Service
 from vramcast.settings import Validation
+from vramcast.task.pod import Ask
 from vramcast.task.quantity import MIB
 from vramcast.task.vocabulary import Level
 from vramcast.task.workloads import find_misplaced, find_templates
@@ -165,7 +167,7 @@ async def _study(service: Service, pod: AdmittedPod, *, tell: bool, role: str = 
         return Study(invalid=error)
     except TimeoutError:
         return Study(warnings=(warn.not_ready(),), cause="slow_forecast")
-    sizes = service.state.ledger.board.sizes_mib(record.ask.resource, record.ask.count)
+    sizes = _sizes_mib(service, record.ask)
     products = may_use(pod.spec, sizes)
     if demand is None or not products:
         missing = (warn.no_such_gpu(record.ask.resource, record.ask.count),) if tell and service.state.synced else ()
@@ -180,6 +182,13 @@ async def _study(service: Service, pod: AdmittedPod, *, tell: bool, role: str = 
     )
     given = record.task.level is Level.GIVEN
     return Study(needs, warnings=(warn.forecast(needs, given=given, of=role),) if tell else ())
+
+
+def _sizes_mib(service: Service, ask: Ask) -> dict[Product, int]:
+    """Of the GPUs that the pod may get. Another system may hand out those of the device plugin, too."""
+    resources = (WHOLE_GPU, CLAIMED_GPU) if ask.resource == CLAIMED_GPU else (ask.resource,)
+    board = service.state.ledger.board
+    return {product: size for resource in resources for product, size in board.sizes_mib(resource, ask.count).items()}
 
 
 def _visible_devices(service: Service) -> tuple[str, ...]:

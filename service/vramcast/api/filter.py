@@ -10,6 +10,7 @@ from vramcast.api import wire
 from vramcast.api.preempt import nodes_to_evict_from
 from vramcast.api.wire import Reply
 from vramcast.errors import InvalidTask, NotLeading, NotSynced
+from vramcast.hardware.vendors import CLAIMED_GPU
 from vramcast.placement.fit import Decision
 from vramcast.placement.promises import Demand
 from vramcast.placement.reasons import Reason, reason_text
@@ -22,10 +23,9 @@ async def filter_nodes(service: Service, body: bytes) -> Reply:
     args = wire.decode_args(body)
     state = service.state
     pod = state.read(args.pod)
-    if service.observes or (pod.task is None and pod.invalid is None and pod.ask is None):
+    if why := _why_not_judged(service, pod):
         wire.check_nodes(args)
         state.begin_placing(pod)
-        why = "mode observe" if service.observes else "asks for no GPU"
         return Reply(wire.everything_passes(args), pod.key, decision=f"passes: {why}")
     try:
         await service.make_forecasts(pod)
@@ -46,6 +46,15 @@ async def filter_nodes(service: Service, body: bytes) -> Reply:
     except NotLeading as error:
         return Reply(wire.filter_error(str(error)), pod.key, decision=str(error), cause="not_leading")
     return await _filter_described(service, args, pod, demand)
+
+
+def _why_not_judged(service: Service, pod: PodRecord) -> str:
+    """Empty for a pod that wants one of our GPUs, or made a mistake in saying so."""
+    if service.observes:
+        return "mode observe"
+    if pod.ask is not None and pod.ask.resource == CLAIMED_GPU:
+        return "claims its GPU from another system"
+    return "asks for no GPU" if pod.task is None and pod.invalid is None and pod.ask is None else ""
 
 
 async def _filter_described(service: Service, args: wire.ExtenderArgs, pod: PodRecord, demand: Demand) -> Reply:

@@ -13,6 +13,8 @@ from vramcast.names import Resource
 
 # The pool of GPUs that vramcast assigns by index. No device plugin knows this name.
 SHARED_GPU = Resource("vramcast.dev/shared-gpu")
+# GPUs that another system hands out: by a ResourceClaim, or in a field of its own. Watched, and not placed by vramcast.
+CLAIMED_GPU = Resource("vramcast.dev/claimed-gpu")
 MAX_GPUS = 32
 
 

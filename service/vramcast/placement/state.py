@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 from vramcast.errors import InvalidTask
 from vramcast.forecast.forecast import Forecast, Forecaster, Utilization
+from vramcast.hardware.vendors import CLAIMED_GPU
 from vramcast.names import NodeName, PodUid, Product, Resource
 from vramcast.placement import changes
 from vramcast.placement.interference import Load, load_of
@@ -125,6 +126,9 @@ class ClusterState:
         """Of a node's GPUs under a resource name; empty if unknown."""
         gpus = self.ledger.nodes.get(node) if node else None
         pool = gpus.pool(resource) if gpus else None
+        if pool is None and gpus and resource == CLAIMED_GPU:
+            # Whatever system handed it out, it is one of the node's GPUs.
+            pool = next(iter(gpus.pools), None)
         return pool.product if pool else Product("")
 
     def product_of(self, pod: PodRecord) -> Product:
@@ -259,9 +263,7 @@ class ClusterState:
             return None
         if demand is None or not demand.needs_mib:
             return None
-        gpus = self.ledger.nodes.get(node)
-        pool = gpus.pool(demand.ask.resource) if gpus else None
-        return demand.needs_mib[pool.product] if pool else demand.largest_need_mib
+        return demand.needs_mib.get(self.product_on(node, demand.ask.resource), demand.largest_need_mib)
 
     def _recount_unassigned(self, name: NodeName) -> None:
         """Pods that other schedulers bound count at their forecast, which depends on the node's GPUs."""

@@ -7,7 +7,8 @@ write in manifests (a count as a number), because one odd pod must not stop the 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache
@@ -16,7 +17,7 @@ from typing import Any, Final
 import msgspec
 
 from vramcast.errors import FieldError, InvalidTask
-from vramcast.hardware.vendors import MAX_GPUS, SHARED_GPU, WHOLE_GPU, is_gpu_resource
+from vramcast.hardware.vendors import CLAIMED_GPU, MAX_GPUS, SHARED_GPU, WHOLE_GPU, is_gpu_resource
 from vramcast.names import NodeName, PodUid, Resource
 from vramcast.task.forms import MAX_GPU_MEMORY_MIB
 from vramcast.task.quantity import ceil_div, ceil_mib, parse_quantity
@@ -29,6 +30,14 @@ MAX_DEVICES: Final = 4096
 # The largest count that one quantity may give; the arrays can hold it.
 MAX_COUNT: Final = 1 << 20
 FINISHED: Final = frozenset({"Succeeded", "Failed"})
+# Resources and annotations by which other systems are asked for a part of a GPU.
+_OTHERS_RESOURCE: Final = re.compile(r"volcano\.sh/v?gpu-|koordinator\.sh/gpu|aliyun\.com/gpu-")
+_OTHERS_ANNOTATIONS: Final = (
+    "gpu-memory",
+    "gpu-fraction",
+    "tensor-fusion.ai/vram-request",
+    "tensor-fusion.ai/vram-limit",
+)
 # The pods of a Job or a sweep repeat the same few annotations. Profiles are too long to keep.
 _CACHED_LENGTH: Final = 1024
 
@@ -121,8 +130,12 @@ def read_pod(
     owner: str = "",
     run: RunFacts | None = None,
     scheduling: SchedulingFacts = NOT_SCHEDULED,
+    claims_gpu: Callable[[], bool] = lambda: False,
 ) -> PodRecord:
-    """Never raises: mistakes in the annotations are returned as `invalid`."""
+    """Never raises: mistakes in the annotations are returned as `invalid`.
+
+    `claims_gpu`: whether the pod asks another system for a GPU. Called only for described pods that ask for none here.
+    """
     devices = _pod_devices(containers)
     task: Task | None = None
     ask = next((Ask(Resource(resource), count) for resource, count in devices.items()), None)
@@ -132,7 +145,8 @@ def read_pod(
         if described:
             short = sum(len(text) for _, text in described) < _CACHED_LENGTH
             task = _parse_cached(described, namespace) if short else _parse(described, namespace)
-            ask = _described_ask(task, devices)
+            claims = not devices and not task.share and claims_gpu()
+            ask = Ask(CLAIMED_GPU, task.gpus or 1) if claims else _described_ask(task, devices)
             task = _told_apart(task, ask.count)
     except InvalidTask as error:
         invalid = error
@@ -255,6 +269,7 @@ class PodSpec(msgspec.Struct, frozen=True, gc=False, rename="camel"):
     node_name: str | None = None
     priority: int | None = None
     scheduling_group: SchedulingGroup | None = None
+    resource_claims: list[Any] | None = None
     containers: list[Container | None] | None = None
     init_containers: list[Container | None] | None = None
 
@@ -286,6 +301,7 @@ def to_record(pod: Pod) -> PodRecord:
         _owner(metadata),
         read_run(pod.status, metadata.annotations or {}) if spec and spec.node_name else None,
         _scheduling(metadata, spec, pod.status),
+        lambda: _claims_gpu(metadata, spec),
     )
 
 
@@ -300,6 +316,16 @@ def _scheduling(metadata: Metadata, spec: PodSpec | None, status: PodStatus | No
         generation=metadata.generation or 0,
         requeued=(metadata.annotations or {}).get(REQUEUE, ""),
     )
+
+
+def _claims_gpu(metadata: Metadata, spec: PodSpec | None) -> bool:
+    if spec is None:
+        return False
+    containers = (*(spec.containers or ()), *(spec.init_containers or ()))
+    asked = (container.resources for container in containers if container and container.resources)
+    names = (name for each in asked for name in (*(each.limits or ()), *(each.requests or ())))
+    annotated = any(name in (metadata.annotations or {}) for name in _OTHERS_ANNOTATIONS)
+    return bool(spec.resource_claims) or annotated or any(map(_OTHERS_RESOURCE.match, names))
 
 
 def _failures(status: PodStatus) -> Iterator[str]:
