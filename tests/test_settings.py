@@ -39,7 +39,7 @@ DEFAULTS = {
     "stale_after_seconds": 60.0,
     "requeue_interval_seconds": 1.0,
     "most_nodes_offered": 100,
-    "slowdown_weight": 0.2,
+    "slowdown_weight": 0.3,
     "assumed_utilization": 0.3,
     "node_cache_capable": True,
     "bind_deadline_seconds": 1.5,

@@ -108,7 +108,7 @@ def test_explain_lists_every_gpu_and_changes_nothing(client: Client) -> None:
     terms = {node["node"]: node["terms"] for node in explained["nodes"]}
     assert terms["a"] is None
     assert terms["b"]["slowdown"] == 1.0
-    assert explained["nodes"][1]["score"] == round(10 * (0.8 * terms["b"]["packing"] + 0.2))
+    assert explained["nodes"][1]["score"] == round(10 * (0.7 * terms["b"]["packing"] + 0.3))
     assert client.request("GET", "/state").json() == before
 
 

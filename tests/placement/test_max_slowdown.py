@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tests.placement.builders import A100, bound, demand, ledger_of, reason, sharing_node, take
+from tests.placement.builders import A100, GivenForecaster, bound, demand, ledger_of, reason, sharing_node, take
 
 from vramcast.names import PodUid
+from vramcast.placement.changes import PodSeen, UtilizationSeen
 from vramcast.placement.interference import Load
 from vramcast.placement.promises import Demand, Promise
 from vramcast.placement.reasons import Reason
+from vramcast.placement.state import ClusterState
+from vramcast.task.pod import read_pod
+from vramcast.task.vocabulary import PREFIX
 
 HEAVY = Load(1.0, 0.9)
 
@@ -78,6 +82,20 @@ def test_what_telemetry_shows_of_a_pod_alone_replaces_its_forecast() -> None:
     assert reason(ledger, wanted, "node") is Reason.TOO_SLOW
     ledger.set_busy(PodUid("quiet"), 0.05)
     assert reason(ledger, wanted, "node") is Reason.FITS
+
+
+def test_the_next_pod_with_the_same_task_presses_as_the_first_was_seen_to() -> None:
+    state = ClusterState(ledger_of(sharing_node("node", 40_000, 40_000)), GivenForecaster(), assumed_utilization=0.8)
+    annotations = {PREFIX + "gpu-memory": "8Gi", PREFIX + "share": "true"}
+    first, second = (read_pod(PodUid(uid), "ml", uid, annotations, ()) for uid in ("first", "second"))
+    state.apply(PodSeen(first))
+    wanted = state.demand(first)
+    assert wanted is not None
+    take(state.ledger, wanted, "node")
+    state.apply(UtilizationSeen(PodUid("first"), 0.1))
+    later = state.demand(second)
+    assert later is not None
+    assert (wanted.loads[A100].busy, later.loads[A100].busy) == (0.8, 0.1)
 
 
 def test_a_shared_gpu_does_not_tell_which_of_its_pods_is_busy() -> None:

@@ -66,7 +66,7 @@ class Ledger(PromiseBook):
     """`count_devices`: also count free devices, where no kube-scheduler has done so first."""
 
     def __init__(
-        self, *, hold_ttl_seconds: float = 30.0, count_devices: bool = False, slowdown_weight: float = 0.2
+        self, *, hold_ttl_seconds: float = 30.0, count_devices: bool = False, slowdown_weight: float = 0.3
     ) -> None:
         super().__init__()
         self._hold_ttl_seconds = hold_ttl_seconds

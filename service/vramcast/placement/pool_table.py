@@ -167,6 +167,8 @@ class PoolTable:
         self.unmanaged[gpu, column] = used_mib
 
     def set_tenants(self, gpu: int, column: int, tenants: Sequence[Load]) -> None:
+        if not tenants and not self._crowd[gpu, column] and self._tolerated[gpu, column] == np.inf:
+            return
         units = min(round(_PRESSURE_UNITS * sum(load.pressure for load in tenants)), _MOST_UNITS)
         limit = tolerated(tenants)
         self._crowd_units += units - int(self._crowd[gpu, column])

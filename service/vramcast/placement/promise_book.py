@@ -41,15 +41,21 @@ class PromiseBook(ABC):
         for on_node in self._promises.values():
             yield from on_node.values()
 
-    def set_busy(self, uid: PodUid, share: float) -> None:
-        """How busy telemetry shows the GPU of this pod. It replaces the forecast if no other pod shares that GPU."""
+    def set_busy(self, uid: PodUid, share: float) -> bool:
+        """How busy telemetry shows the GPU of this pod. It replaces the forecast if no other pod shares that GPU.
+
+        False: it tells nothing about this pod alone.
+        """
         promise = self.promise_of(uid)
-        if promise is None or abs(promise.load.busy - share) < _SAME_BUSY:
-            return
+        if promise is None or not promise.gpu_indices:
+            return False
         mine = set(promise.gpu_indices)
         others = (other for other in self.promises_on(promise.node) if other.uid != uid)
-        if mine and all(other.gpu_indices and mine.isdisjoint(other.gpu_indices) for other in others):
+        if not all(other.gpu_indices and mine.isdisjoint(other.gpu_indices) for other in others):
+            return False
+        if abs(promise.load.busy - share) >= _SAME_BUSY:
             self._put_promise(replace(promise, load=promise.load.measured(share)))
+        return True
 
     # ------------------------------------------------------------------ bind attempts
 

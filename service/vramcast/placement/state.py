@@ -5,8 +5,8 @@ Changes go in, demands come out. Nothing is stored: after a restart the same cha
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Set
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import replace
 
 from vramcast.errors import InvalidTask
 from vramcast.forecast.forecast import Forecast, Forecaster, Utilization
@@ -17,16 +17,15 @@ from vramcast.placement.interference import Load, load_of
 from vramcast.placement.ledger import Ledger
 from vramcast.placement.pool_table import MAX_MIB
 from vramcast.placement.promises import Demand, Promise, State
+from vramcast.placement.unschedulable import UnschedulablePods
 from vramcast.task.pod import NO_METADATA, Ask, Assignment, Pod, PodRecord, to_record
 from vramcast.task.task import Task, TaskKey, task_fingerprint, task_key
 from vramcast.task.vocabulary import Level
 
 # More pods than a scheduler has between filter and bind.
 _MAX_BEING_PLACED = 20_000
-# Far more than a scheduler's queue holds.
-_MAX_UNSCHEDULABLE = 50_000
-_FIRST_REQUEUE_SECONDS = 1.5
-_LONGEST_PAUSE_SECONDS = 120.0
+# More tasks than a cluster runs in a month.
+_MAX_TASKS_SEEN = 5_000
 
 
 class ClusterState:
@@ -59,6 +58,8 @@ class ClusterState:
         self.pods_listed = False
         self._last_list = changes.PodsListed(frozenset(), float("-inf"))
         self._being_placed: dict[PodUid, PodRecord] = {}
+        # How busy a task kept a GPU of its own. Lost on restart, and soon seen again.
+        self._seen_busy: dict[Task, float] = {}
         self._replicated = replicated
         self._assumed_utilization = assumed_utilization
         self._forecaster = forecaster
@@ -79,7 +80,7 @@ class ClusterState:
             case changes.UnmanagedSeen(name, used_mib):
                 self.ledger.set_unmanaged(name, used_mib)
             case changes.UtilizationSeen(uid, share):
-                self.ledger.set_busy(uid, share)
+                self._note_busy(uid, share)
             case changes.NodesListed(names):
                 self.nodes_listed = True
                 for name in self.ledger.nodes.keys() - names:
@@ -114,7 +115,18 @@ class ClusterState:
         return Demand(pod.uid, pod.key, pod.ask, needs, pod.scheduling.gang, loads)
 
     def _load(self, task: Task | None, utilization: Utilization) -> Load:
-        return load_of(utilization, self._assumed_utilization, task.max_slowdown if task else None)
+        """By the forecast, until a pod with the same task has had a GPU to itself."""
+        load = load_of(utilization, self._assumed_utilization, task.max_slowdown if task else None)
+        seen = self._seen_busy.get(task) if task is not None else None
+        return load if seen is None else load.measured(seen)
+
+    def _note_busy(self, uid: PodUid, share: float) -> None:
+        pod = self.pods.get(uid)
+        if not self.ledger.set_busy(uid, share) or pod is None or pod.task is None:
+            return
+        if len(self._seen_busy) >= _MAX_TASKS_SEEN:
+            del self._seen_busy[next(iter(self._seen_busy))]
+        self._seen_busy[pod.task] = share
 
     def _floor_mib(self, pod: PodRecord, task: Task) -> int:
         """The user's own number is never raised."""
@@ -329,68 +341,3 @@ def _made_at(read_at: float | None) -> float:
 def _version(pod: PodRecord) -> int:
     """Versions of one resource compare as numbers: guaranteed since Kubernetes 1.35, and true of etcd before that."""
     return int(pod.resource_version) if pod.resource_version.isascii() and pod.resource_version.isdecimal() else 0
-
-
-@dataclass(frozen=True, slots=True)
-class UnschedulablePod:
-    pod: PodRecord
-    revision: int  # of the state in which it did not fit
-    added_at: float
-    requeue_at: float
-    pause_seconds: float
-
-
-class UnschedulablePods:
-    """Pods that fit nowhere, until they are placed or gone.
-
-    kube-scheduler retries such a pod only after an event in the cluster. If it retries and vramcast has seen nothing
-    new, the event is still on its way here, and filter waits a moment for it. If room appears without an event that
-    the scheduler sees (an expired hold, late telemetry), maintenance requeues the pod.
-    """
-
-    def __init__(self) -> None:
-        self._pods: dict[PodUid, UnschedulablePod] = {}
-
-    def __len__(self) -> int:
-        return len(self._pods)
-
-    def names(self, most: int) -> list[str]:
-        return [entry.pod.key for entry, _ in zip(self._pods.values(), range(most), strict=False)]
-
-    def add(self, pod: PodRecord, revision: int, now: float) -> None:
-        before = self._pods.pop(pod.uid, None)
-        pause = before.pause_seconds if before else _FIRST_REQUEUE_SECONDS
-        if len(self._pods) >= _MAX_UNSCHEDULABLE:
-            del self._pods[next(iter(self._pods))]
-        self._pods[pod.uid] = UnschedulablePod(pod, revision, now, now + pause, pause)
-
-    def discard(self, uid: PodUid) -> None:
-        self._pods.pop(uid, None)
-
-    def forget_absent(self, present: Set[PodUid], listed_at: float) -> None:
-        """After a complete list: pods missing from it are gone, unless they came after the list began."""
-        gone = [uid for uid, entry in self._pods.items() if uid not in present and entry.added_at < listed_at]
-        for uid in gone:
-            del self._pods[uid]
-
-    def unchanged_since(self, uid: PodUid, revision: int) -> bool:
-        """Did this pod fail to fit in exactly this state of the cluster?"""
-        before = self._pods.get(uid)
-        return before is not None and before.revision == revision
-
-    def due(self, now: float, most: int) -> list[UnschedulablePod]:
-        """Longest waiting first."""
-        found = []
-        for entry in self._pods.values():
-            if entry.requeue_at <= now:
-                found.append(entry)
-                if len(found) == most:
-                    break
-        return found
-
-    def postpone(self, uid: PodUid, now: float, *, requeued: bool) -> None:
-        """Check again later. A pod that was requeued and is still here waits twice as long: it does not lack room."""
-        entry = self._pods.pop(uid, None)
-        if entry is not None:
-            pause = min(entry.pause_seconds * 2, _LONGEST_PAUSE_SECONDS) if requeued else entry.pause_seconds
-            self._pods[uid] = replace(entry, requeue_at=now + pause, pause_seconds=pause)

@@ -1,0 +1,92 @@
+"""What each policy asks for a job, and how it ranks. Every policy decides with the same ledger."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from random import Random
+
+from bench.cluster.described import NETWORKS, PREFIX, horus_mib
+from bench.cluster.jobs import Kind
+
+GPU_MIB = 24576 - 320
+_SLICE_MIB = 3072  # an eighth of the GPU
+_BIN_MIB = {"mlp": 1024}
+_OTHER_BIN_MIB = 8192
+
+# Annotations of a job's pod, by what it is and how often it has died of OOM.
+Ask = Callable[[Kind, int, Random], dict[str, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    name: str
+    ask: Ask
+    slowdown_weight: float = 0.0
+    learns: bool = False  # calibration and OOM history
+    sees: bool = False  # telemetry: memory beyond promises, and utilization of jobs alone on a GPU
+    warm_jobs: int = 0  # jobs that it has learned from before the first one that counts
+    knows_pairs: bool = False  # the oracle places by the measured slowdown
+
+
+def _given(need_mib: float) -> dict[str, str]:
+    return {PREFIX + "share": "true", PREFIX + "gpu-memory": f"{max(1, min(math.ceil(need_mib), GPU_MIB))}Mi"}
+
+
+def whole(_kind: Kind, _deaths: int, _random: Random) -> dict[str, str]:
+    return _given(GPU_MIB)
+
+
+def oracle(kind: Kind, _deaths: int, _random: Random) -> dict[str, str]:
+    return _given(kind.memory_mib)
+
+
+def human(typical: float, spread: float = 0.4) -> Ask:
+    """The true need times a margin, rounded up to slices. After an OOM people double it."""
+
+    def ask(kind: Kind, deaths: int, random: Random) -> dict[str, str]:
+        margin = typical * math.exp(random.gauss(0.0, spread))
+        slices = math.ceil(kind.memory_mib * margin * 2**deaths / _SLICE_MIB)
+        return _given(slices * _SLICE_MIB)
+
+    return ask
+
+
+def horus(kind: Kind, deaths: int, _random: Random) -> dict[str, str]:
+    return _given(horus_mib(kind.model, kind.batch_size) * 2**deaths)
+
+
+def gpumemnet(kind: Kind, deaths: int, _random: Random) -> dict[str, str]:
+    """The upper edge of the right class: as if it never classified wrongly."""
+    bin_mib = _BIN_MIB.get(NETWORKS[kind.model].architecture, _OTHER_BIN_MIB)
+    return _given((kind.memory_mib // bin_mib + 1 + deaths) * bin_mib)
+
+
+def described(risk: float, max_slowdown: float | None = None) -> Ask:
+    extra = {PREFIX + "max-oom-risk": f"{risk:g}"}
+    if max_slowdown is not None:
+        extra[PREFIX + "max-slowdown"] = f"{max_slowdown:g}"
+    return lambda kind, _deaths, _random: kind.annotations | extra
+
+
+def policies(weight: float, warm_jobs: int) -> list[Policy]:
+    """`weight`: slowdown_weight with interference."""
+
+    def ours(name: str, risk: float, weight: float, warm: int, limit: float | None = None) -> Policy:
+        return Policy(f"vramcast {name}", described(risk, limit), weight, learns=True, sees=True, warm_jobs=warm)
+
+    return [
+        Policy("whole GPUs", whole),
+        *(Policy(f"human, typically x {margin:g}", human(margin)) for margin in (1.0, 1.5, 2.0, 3.0)),
+        Policy("GPUMemNet, always the right class", gpumemnet),
+        Policy("Horus's formula", horus),
+        ours("0.05, packing only, cold", 0.05, 0.0, 0),
+        ours("0.05, packing only, learned", 0.05, 0.0, warm_jobs),
+        ours("0.05, cold", 0.05, weight, 0),
+        ours("0.05, learned", 0.05, weight, warm_jobs),
+        ours("0.01, cold", 0.01, weight, 0),
+        ours("0.01, learned", 0.01, weight, warm_jobs),
+        ours("0.05, learned, max-slowdown 1.3", 0.05, weight, warm_jobs, 1.3),
+        Policy("oracle", oracle, knows_pairs=True),
+    ]

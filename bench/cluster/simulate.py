@@ -1,0 +1,312 @@
+"""Jobs come, are placed by the real core, slow each other as measured, die where memory really runs out, and end.
+
+Time is virtual. A job's memory reaches its measured peak a minute after it starts. If the GPU cannot hold that beside
+what its neighbours really use, the job dies, has lost that time, and comes again. Telemetry then shows a policy that
+sees it what is used beyond promises; a job's exit report tells its peak.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from random import Random
+
+import numpy as np
+from bench.cluster.jobs import Job, Measured
+from bench.cluster.policies import GPU_MIB, Policy
+
+from vramcast.forecast.forecast import Forecast
+from vramcast.forecast.forecaster import CachingForecaster, CalibratedForecaster
+from vramcast.hardware.vendors import SHARED_GPU
+from vramcast.names import NodeName, PodUid, Product
+from vramcast.outcomes.calibration import Calibrator
+from vramcast.outcomes.oom_history import OomHistory
+from vramcast.outcomes.outcome import Outcome, Truth
+from vramcast.placement import fit
+from vramcast.placement.changes import NodeSeen, PodGone, PodSeen, UnmanagedSeen, UtilizationSeen
+from vramcast.placement.gpus import NodeGpus, Pool
+from vramcast.placement.ledger import Ledger
+from vramcast.placement.promises import Demand, Promise, State
+from vramcast.placement.state import ClusterState
+from vramcast.task.pod import PodRecord, read_pod
+from vramcast.task.quantity import MIB
+from vramcast.task.run_status import Ending
+from vramcast.task.task import task_fingerprint
+
+PRODUCT = Product("NVIDIA-GeForce-RTX-3090")
+GPUS_PER_NODE = 8
+PEAK_SECONDS = 60.0
+RETRY_SECONDS = 60.0
+TOO_SLOW = 1.3
+# The oracle shares a GPU rather than take an empty one if all its jobs together lose no more than this.
+_HARMLESS = 0.15
+
+Gpu = tuple[NodeName, int]
+
+
+class Memory:
+    """What a policy learns."""
+
+    def __init__(self, base: CachingForecaster) -> None:
+        self.calibrator = Calibrator(base.version)
+        self.forecaster = CalibratedForecaster(base, self.calibrator)
+        self.oom_history = OomHistory()
+
+
+@dataclass(slots=True)
+class Running:
+    job: Job
+    pod: PodRecord
+    promise: Promise
+    forecast: Forecast | None
+    started: float
+    left: float  # seconds alone
+    rate: float = 1.0
+    since: float = 0.0
+    version: int = 0
+    peaked: bool = False
+
+
+@dataclass(slots=True)
+class Tally:
+    """Sums over a run. Times in seconds."""
+
+    jobs: int = 0
+    gpu_seconds: float = 0.0
+    makespan: float = 0.0
+    times: list[float] = field(default_factory=list)
+    waits: list[float] = field(default_factory=list)
+    slowdowns: list[float] = field(default_factory=list)
+    ooms: int = 0
+    jobs_with_oom: set[str] = field(default_factory=set)
+    refused: set[str] = field(default_factory=set)  # the forecast was larger than any GPU
+    lost_seconds: float = 0.0
+    promised_mib_seconds: float = 0.0
+    used_mib_seconds: float = 0.0
+
+    @property
+    def slowed(self) -> float:
+        return float(np.mean(np.array(self.slowdowns) > TOO_SLOW))
+
+
+class Simulation:
+    def __init__(self, measured: Measured, policy: Policy, base: CachingForecaster, gpus: int) -> None:
+        memory = Memory(base)
+        self._measured, self._policy, self._memory = measured, policy, memory
+        floors = memory.oom_history.floors_mib if policy.learns else None
+        self._state = ClusterState(Ledger(slowdown_weight=policy.slowdown_weight), memory.forecaster, floors)
+        self._ledger = self._state.ledger
+        names = [NodeName(f"node-{number}") for number in range(-(-gpus // GPUS_PER_NODE))]
+        for name in names:
+            pool = Pool(SHARED_GPU, PRODUCT, (GPU_MIB,) * GPUS_PER_NODE, GPUS_PER_NODE)
+            self._state.apply(NodeSeen(NodeGpus(name, True, (pool,))))
+        self._names = names
+        self._columns = self._ledger.board.columns(names)
+        self._on: dict[Gpu, list[Running]] = {(name, gpu): [] for name in names for gpu in range(GPUS_PER_NODE)}
+        self._busy_since: dict[Gpu, float] = {}
+        self._pending: list[tuple[Job, PodRecord]] = []
+        self._deaths: dict[str, int] = {}
+        self._events: list[tuple[float, int, str, object, int]] = []
+        self._sequence = 0
+        self._now = 0.0
+        self.tally = Tally()
+
+    def run(self, jobs: Sequence[Job]) -> Tally:
+        """May be called again: what was learned stays, and time goes on."""
+        begin = self._now
+        self.tally = Tally(jobs=len(jobs))
+        for job in jobs:
+            self._push(begin + job.arrives, "arrives", replace(job, arrives=begin + job.arrives))
+        while self._events:
+            now, _, what, who, version = heapq.heappop(self._events)
+            self._now = now
+            if isinstance(who, Job):
+                self._pending.append((who, self._pod(who)))
+                self._place_pending(now, newest_only=what == "arrives" and len(self._pending) > 1)
+            elif isinstance(who, Running):
+                if what == "peaks" and who.version >= 0:
+                    self._peak(who, now)
+                elif what == "ends" and version == who.version:
+                    self._end(who, now)
+        self.tally.makespan -= begin
+        return self.tally
+
+    def _push(self, at: float, what: str, who: object, version: int = 0) -> None:
+        self._sequence += 1
+        heapq.heappush(self._events, (at, self._sequence, what, who, version))
+
+    def _pod(self, job: Job) -> PodRecord:
+        deaths = self._deaths.get(job.name, 0)
+        asked = self._policy.ask(self._measured.kinds[job.kind], deaths, Random(job.name))
+        uid = PodUid(f"{job.name}.{deaths}")
+        pod = read_pod(uid, "ml", f"{job.name}-{deaths}", asked, (), owner=f"Job/{job.name}")
+        self._state.apply(PodSeen(pod))
+        return pod
+
+    # ------------------------------------------------------------------ placing
+
+    def _place_pending(self, now: float, *, newest_only: bool) -> None:
+        """First come, first served, but a job that fits may overtake one that does not.
+
+        What did not fit stays so for everything that needs as much and presses as hard, so that is not tried again.
+        While jobs wait, a new one cannot change what fits: only it is tried.
+        """
+        failed: list[tuple[int, float]] = []
+        waiting = []
+        tried = self._pending[-1:] if newest_only else self._pending
+        for job, pod in tried:
+            demand = self._demand(job, pod)
+            need, load = demand.needs_mib[PRODUCT], demand.loads[PRODUCT]
+            presses = load.pressure if np.isfinite(load.most_slowdown) else 0.0
+            hopeless = any(need >= least and presses >= lightest for least, lightest in failed)
+            if hopeless or not self._place(job, pod, demand, now):
+                waiting.append((job, pod))
+                if not hopeless:
+                    failed.append((need, presses))
+        self._pending = self._pending[:-1] + waiting if newest_only else waiting
+
+    def _demand(self, job: Job, pod: PodRecord) -> Demand:
+        demand = self._state.demand(pod)
+        assert demand is not None, pod.invalid
+        if demand.needs_mib[PRODUCT] <= GPU_MIB:
+            return demand
+        # The pod's Event says that every GPU is too small. Its owner knows better, and gives it a whole one.
+        self.tally.refused.add(job.name)
+        return replace(demand, needs_mib={PRODUCT: GPU_MIB})
+
+    def _place(self, job: Job, pod: PodRecord, demand: Demand, now: float) -> bool:
+        promise = self._promise(job, demand, now)
+        if promise is None:
+            return False
+        forecast = self._memory.forecaster.forecast(pod.task, PRODUCT) if pod.task and self._policy.learns else None
+        run = Running(job, pod, promise, forecast, now, job.seconds, since=now)
+        gpu = promise.node, promise.gpu_indices[0]
+        if not self._on[gpu]:
+            self._busy_since[gpu] = now
+        self._on[gpu].append(run)
+        self._settle(gpu, now)
+        self._push(now + PEAK_SECONDS, "peaks", run)
+        return True
+
+    def _promise(self, job: Job, demand: Demand, now: float) -> Promise | None:
+        ledger = self._ledger
+        decision = ledger.decide(demand, self._columns)
+        if not decision.fits.any():
+            return None
+        if self._policy.knows_pairs:
+            return self._promise_by_truth(job, demand, now)
+        points = fit.scores(ledger.board, demand, decision.sweep, self._columns)
+        best = int(np.argmax(np.where(decision.fits, points, -1)))
+        promise = ledger.assign(demand, self._names[best], now)
+        assert isinstance(promise, Promise), promise
+        ledger.confirm(promise, now)
+        return replace(promise, state=State.BOUND)
+
+    def _promise_by_truth(self, job: Job, demand: Demand, now: float) -> Promise:
+        """Beside jobs that it hardly harms, the fullest first; else an empty GPU; else where it harms least."""
+        need, choices = demand.needs_mib[PRODUCT], []
+        for gpu, runs in self._on.items():
+            room = GPU_MIB - sum(run.promise.need_mib or 0 for run in runs)
+            if room >= need:
+                harm = sum(
+                    self._measured.slowdowns[job.kind][run.job.kind]
+                    + self._measured.slowdowns[run.job.kind][job.kind]
+                    - 2
+                    for run in runs
+                )
+                rank = 0 if runs and harm <= _HARMLESS else 1 if not runs else 2
+                choices.append((rank, harm if rank == 2 else 0.0, room, gpu))
+        node, index = min(choices)[3]
+        promise = Promise(
+            demand.uid, demand.pod, node, SHARED_GPU, 1, need, (index,), State.BOUND, now, load=demand.loads[PRODUCT]
+        )
+        self._ledger.promise(promise)
+        return promise
+
+    # ------------------------------------------------------------------ running
+
+    def _settle(self, gpu: Gpu, now: float) -> None:
+        """Who is on the GPU has changed: every job there goes on at another speed."""
+        runs = self._on[gpu]
+        kinds = [run.job.kind for run in runs]
+        for position, run in enumerate(runs):
+            run.left -= (now - run.since) * run.rate
+            run.since = now
+            others = kinds[:position] + kinds[position + 1 :]
+            run.rate = 1.0 / self._measured.slowdown(run.job.kind, others)
+            run.version += 1
+            self._push(now + max(0.0, run.left) / run.rate, "ends", run, run.version)
+
+    def _peak(self, run: Running, now: float) -> None:
+        gpu = run.promise.node, run.promise.gpu_indices[0]
+        used = sum(self._used_mib(other) for other in self._on[gpu] if other.peaked or other is run)
+        if used > GPU_MIB:
+            self._leave(run, now)
+            self.tally.ooms += 1
+            self.tally.jobs_with_oom.add(run.job.name)
+            self.tally.lost_seconds += now - run.started
+            self._deaths[run.job.name] = self._deaths.get(run.job.name, 0) + 1
+            self._learn(run, now, Ending.OOM)
+            self._push(now + RETRY_SECONDS, "again", run.job)
+            self._place_pending(now, newest_only=False)
+            return
+        run.peaked = True
+        if self._policy.sees:
+            self._show(gpu)
+            if len(self._on[gpu]) == 1:
+                self._state.apply(UtilizationSeen(run.promise.uid, self._measured.kinds[run.job.kind].busy))
+
+    def _end(self, run: Running, now: float) -> None:
+        if not run.peaked:
+            self._peak(run, now)
+            if not run.peaked:
+                return
+        self._leave(run, now)
+        tally = self.tally
+        tally.makespan = max(tally.makespan, now)
+        tally.times.append(now - run.job.arrives)
+        tally.waits.append(run.started - run.job.arrives)
+        tally.slowdowns.append((now - run.started) / run.job.seconds)
+        self._learn(run, now, Ending.SUCCEEDED)
+        self._place_pending(now, newest_only=False)
+
+    def _leave(self, run: Running, now: float) -> None:
+        gpu = run.promise.node, run.promise.gpu_indices[0]
+        self._on[gpu].remove(run)
+        run.version = -1
+        seconds = now - run.started
+        self.tally.promised_mib_seconds += (run.promise.need_mib or 0) * seconds
+        self.tally.used_mib_seconds += self._used_mib(run) * seconds
+        self._state.apply(PodGone(run.promise.uid))
+        if not self._on[gpu]:
+            self.tally.gpu_seconds += now - self._busy_since.pop(gpu)
+        self._settle(gpu, now)
+        if self._policy.sees:
+            self._show(gpu)
+
+    def _used_mib(self, run: Running) -> int:
+        return self._measured.kinds[run.job.kind].memory_mib
+
+    def _show(self, gpu: Gpu) -> None:
+        """Telemetry shows each GPU's memory, and not whose it is."""
+        beyond = []
+        for index in range(GPUS_PER_NODE):
+            runs = self._on[gpu[0], index]
+            used = sum(self._used_mib(run) for run in runs if run.peaked)
+            beyond.append(max(0, used - sum(run.promise.need_mib or 0 for run in runs)))
+        self._state.apply(UnmanagedSeen(gpu[0], tuple(beyond)))
+
+    def _learn(self, run: Running, now: float, ending: Ending) -> None:
+        task, forecast = run.pod.task, run.forecast
+        if task is None or forecast is None:
+            return
+        promised = (run.promise.need_mib or 0) * MIB
+        peak = promised if ending is Ending.OOM else self._used_mib(run) * MIB
+        outcome = Outcome(
+            run.promise.uid, run.promise.pod, run.pod.owner, task_fingerprint(task), forecast.family, task.level,
+            PRODUCT, forecast.model_version, forecast.risk, forecast.median_bytes, max(forecast.bound_bytes, promised),
+            peak, ending, now, adjustment=forecast.adjustment, truth=Truth.REPORT,
+        )  # fmt: skip
+        self._memory.oom_history.record(outcome)
+        self._memory.calibrator.record(outcome)
