@@ -13,7 +13,7 @@ WORDS = re.compile(r"nvidia|dcgm|cuda|\bamd\b|rocm|\bhip|rocr_", re.IGNORECASE)
 # A file or a directory, and why its words are not the table's.
 ALLOWED = {
     "hardware/": "the table and the products",
-    "cli/main.py": "an example in a help text",
+    "cli/describing.py": "an example in a help text",
     "cli/manifests.py": "a hint that shows the variable most users need",
     "cli/records.py": "the name of a counter in the recordings' format",
     "forecast/sweep_report.py": "short product names on a plot",

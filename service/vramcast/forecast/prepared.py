@@ -52,7 +52,8 @@ def prepared(piece: Piece, point: Point, transform: Callable[[Tape], Tape]) -> P
     every = np.empty(len(result.sizes), np.int32)
     every[tickets] = piece.classes[storages]
     every[~tickets] = len(piece.table.denominators) + rows
-    return Prepared(result, every, piece.table, constants)
+    # Zeros that nobody reads take no memory.
+    return Prepared(result.resized(np.zeros(len(every), np.int64)), every, piece.table, constants)
 
 
 def _varying_rows(table: SizeTable) -> NDArray[np.bool_]:

@@ -183,8 +183,8 @@ def _steps(run: _Run) -> tuple[Tape, tuple[str, ...]]:
     return _rewritten(recording.pieces[number].tape(point), run, recording), notes
 
 
-# One of an 8B model takes a megabyte. A sweep needs one or two.
-@lru_cache(maxsize=4)
+# One of an 8B model takes half a megabyte. A sweep needs one or two.
+@lru_cache(maxsize=2)
 def _prepared(run: _Run, number: int) -> Prepared | None:
     """For the runs that differ from this one in batch, length, side and allocator only."""
     recording = load_recording(run.key)
