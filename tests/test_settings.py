@@ -60,6 +60,7 @@ DEFAULTS = {
     "webhook_tell_forecast": True,
     "webhook_forecast_seconds": 1.0,
     "webhook_scheduler_name": "",
+    "webhook_task_resource": "",
     "webhook_caps": "torch,jax",
     "webhook_cap_slack": 0.1,
     "webhook_resource": False,

@@ -199,6 +199,8 @@ class Settings(BaseModel):
     """how long the webhook waits for a forecast before it answers without; below its timeout in the API server"""
     webhook_scheduler_name: str = ""
     """`schedulerName` that the webhook gives to described pods; empty: it leaves it alone"""
+    webhook_task_resource: str = Field("", pattern="^([^/]+/[^/]+)?$")
+    """resource for which the cluster's scheduler calls vramcast; the webhook adds one to described pods; empty: none"""
     webhook_caps: str = Field("torch,jax", pattern=listed(Runtime))
     """runtimes that are told their limit: torch, jax, tensorflow, mps, hami-core, comma-separated; empty: none"""
     webhook_cap_slack: float = Field(0.1, ge=0, le=1)

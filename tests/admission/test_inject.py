@@ -84,6 +84,18 @@ def test_without_a_scheduler_of_its_own_vramcast_names_none() -> None:
     assert pod["spec"]["tolerations"] == [TOLERATION]
 
 
+def test_the_clusters_own_scheduler_is_made_to_call_vramcast() -> None:
+    context = new_context({"webhook_scheduler_name": "", "webhook_task_resource": "vramcast.dev/task"})
+    pod = admitted(new_pod(containers=[new_container("a"), new_container("b", resources=None)]), context)
+    assert [container["resources"] for container in pod["spec"]["containers"]] == [
+        {"limits": {"vramcast.dev/task": "1"}},
+        None,
+    ]
+    assert admitted(pod, context) == pod
+    whole = admitted(new_pod(containers=[new_container(**WHOLE)]), context)
+    assert whole["spec"]["containers"][0]["resources"]["limits"] == {"nvidia.com/gpu": "1", "vramcast.dev/task": "1"}
+
+
 def test_a_service_that_only_observes_adds_nothing() -> None:
     pod = new_pod()
     assert admitted(pod, new_context({"mode": "observe"})) == pod

@@ -24,7 +24,8 @@ NewReplica = Callable[..., Replica]
 
 @pytest.fixture(scope="session")
 def plane() -> Iterator[ControlPlane]:
-    with ControlPlane() as running:
+    # No kube-proxy runs here, so the API server itself looks up the endpoints of a webhook's Service.
+    with ControlPlane(apiserver_flags=["--enable-aggregator-routing=true"]) as running:
         # Pod Security admission rejects pods that do not meet the restricted standard.
         labels = {f"pod-security.kubernetes.io/{mode}": "restricted" for mode in ("enforce", "warn", "audit")}
         running.api.request("POST", "/api/v1/namespaces", {"metadata": {"name": NAMESPACE, "labels": labels}})
@@ -54,6 +55,10 @@ def release(plane: ControlPlane, helm: Helm) -> Iterator[str]:
     """The default mode, installed, and nothing learned yet."""
     helm.run("install", "vramcast", str(CHART), f"--namespace={NAMESPACE}", values=QUICK)
     yield "vramcast"
+    uninstall(plane, helm)
+
+
+def uninstall(plane: ControlPlane, helm: Helm) -> None:
     helm.run("uninstall", "vramcast", f"--namespace={NAMESPACE}")
     plane.api.request("DELETE", f"/api/v1/namespaces/{NAMESPACE}/configmaps/vramcast-learned")
     _delete_leases(plane.api)

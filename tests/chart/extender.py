@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import sys
 from pathlib import Path
 from typing import Any
@@ -12,18 +11,10 @@ import yaml
 
 from tests.chart.conftest import NAMESPACE
 from tests.chart.helm import Helm
-from tests.chart.replica import account_kubeconfig
-from tests.controlplane import PATIENCE_SECONDS, Api, ControlPlane, Process, eventually, free_port
+from tests.chart.replica import account_kubeconfig, write_secret
+from tests.controlplane import PATIENCE_SECONDS, ControlPlane, Process, eventually, free_port
 
 Json = dict[str, Any]
-
-
-def write_secret(api: Api, name: str, directory: Path) -> Path:
-    directory.mkdir()
-    data: dict[str, str] = api.get(f"/api/v1/namespaces/{NAMESPACE}/secrets/{name}")["data"]
-    for file, content in data.items():
-        (directory / file).write_bytes(base64.b64decode(content))
-    return directory
 
 
 def extender_snippet(helm: Helm, release: str) -> Json:
@@ -42,8 +33,8 @@ class ExtenderService:
     """The container of the release's Deployment, not started yet."""
 
     def __init__(self, plane: ControlPlane, release: str, directory: Path) -> None:
-        server = write_secret(plane.api, f"{release}-server-tls", directory / "server")
-        self._client = write_secret(plane.api, f"{release}-client-tls", directory / "client")
+        server = write_secret(plane.api, NAMESPACE, f"{release}-server-tls", directory / "server")
+        self._client = write_secret(plane.api, NAMESPACE, f"{release}-client-tls", directory / "client")
         text = plane.api.get(f"/api/v1/namespaces/{NAMESPACE}/configmaps/{release}")["data"]["vramcast.yaml"]
         settings = yaml.safe_load(text.replace("/etc/vramcast-tls", str(server)))
         self.port, self._metrics_port = free_port(), free_port()

@@ -34,7 +34,8 @@ _PEER = [{"ipBlock": {"cidr": "10.0.0.0/8"}}]
 CASES: dict[str, Values] = {
     "scheduler": {},
     "scheduler-one-replica": {"replicaCount": 1},
-    "scheduler-everything": {**_PODS, "metrics": _ALL_METRICS, "tests": {"share": True}},
+    "scheduler-everything": {**_PODS, "metrics": _ALL_METRICS, "tests": {"share": True},
+                             "webhook": {"enabled": True, "validate": "deny", "failurePolicy": "Fail"}},
     "scheduler-plugins": {
         "scheduler": {
             "plugins": {"score": {"disabled": [{"name": "ImageLocality"}]}},
@@ -66,6 +67,20 @@ CASES: dict[str, Values] = {
         "tls": {"certManager": {"enabled": True, "issuerRef": {"kind": "ClusterIssuer", "name": "internal"}}},
     },
     "extender-secret": {"mode": "extender", "tls": {"existingSecret": "given"}},
+    "webhook": {"webhook": {"enabled": True}},
+    "webhook-cert-manager": {"webhook": {"enabled": True, "certificates": "cert-manager"}},
+    "webhook-issuer": {
+        "webhook": {
+            "enabled": True, "certificates": "cert-manager", "issuerRef": {"kind": "ClusterIssuer", "name": "internal"},
+        },
+    },
+    "webhook-secret": {
+        "webhook": {"enabled": True, "certificates": "secret", "existingSecret": "given", "caBundle": "Q0E="},
+    },
+    "extender-webhook": {"mode": "extender", "webhook": {"enabled": True}},
+    "observe-webhook": {
+        "mode": "observe", "webhook": {"enabled": True, "workloads": False}, "networkPolicy": {"webhookFrom": _PEER},
+    },
     "observe": {"mode": "observe"},
     "observe-everything": {"mode": "observe", **_PODS, "metrics": _ALL_METRICS},
     "given-account": {"serviceAccount": {"create": False, "name": "given"}, "rbac": {"create": False}},

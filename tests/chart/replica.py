@@ -6,6 +6,7 @@ paths differ, and a kubeconfig replaces the mounted token, because all pods shar
 
 from __future__ import annotations
 
+import base64
 import shutil
 import subprocess
 import sys
@@ -20,6 +21,7 @@ import yaml
 
 from tests.controlplane import (
     PATIENCE_SECONDS,
+    Api,
     ControlPlane,
     Process,
     environment_as_in_the_image,
@@ -62,6 +64,15 @@ def account_kubeconfig(
     return path
 
 
+def write_secret(api: Api, namespace: str, name: str, directory: Path) -> Path:
+    """As the kubelet mounts it."""
+    directory.mkdir()
+    data: dict[str, str] = api.get(f"/api/v1/namespaces/{namespace}/secrets/{name}")["data"]
+    for file, content in data.items():
+        (directory / file).write_bytes(base64.b64decode(content))
+    return directory
+
+
 class Replica:
     """Both containers of one pod.
 
@@ -93,7 +104,12 @@ class Replica:
         port, self._metrics_port = free_port(), free_port()
         self.url = f"http://127.0.0.1:{port}"
         self._scheduler_port = free_port()
-        self._write_settings(files["vramcast.yaml"], port)
+        self.webhook_port = free_port()
+        self._webhook_files = directory / "webhook-tls"
+        secret = next((v["secret"]["secretName"] for v in spec["volumes"] if v["name"] == "webhook-tls"), None)
+        if secret is not None:
+            write_secret(plane.api, namespace, secret, self._webhook_files)
+        self._write_settings(files["vramcast.yaml"].replace("/etc/vramcast-webhook", str(self._webhook_files)), port)
         containers = {container["name"]: container for container in spec["containers"]}
         self.service = self._service(containers["vramcast"], through, environment or {})
         self.scheduler: Process | None = None
@@ -105,6 +121,8 @@ class Replica:
         settings = yaml.safe_load(text)
         assert settings["host"] == "127.0.0.1", "the verbs of a sidecar are on loopback"
         settings |= {"port": port, "metrics_port": self._metrics_port, "metrics_host": "127.0.0.1"}
+        if "webhook_port" in settings:
+            settings["webhook_port"] = self.webhook_port
         (self._directory / "vramcast.yaml").write_text(yaml.safe_dump(settings))
 
     def _write_scheduler_config(self, text: str, kubeconfig: Path) -> None:

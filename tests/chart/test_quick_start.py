@@ -21,8 +21,9 @@ import pytest
 
 from tests.chart.conftest import NAMESPACE
 from tests.chart.replica import Replica
+from tests.chart.webhook import point_service_at
 from tests.controlplane import PATIENCE_SECONDS, Api, ApiError, ControlPlane, eventually
-from tests.controlplane.objects import A100_40GB, whole_gpu_node
+from tests.controlplane.objects import A100_40GB, pod, whole_gpu_node
 
 pytestmark = pytest.mark.e2e
 
@@ -103,6 +104,7 @@ class Controllers(threading.Thread):
         while len(self.replicas) < wanted:
             name = f"vramcast-{len(self.replicas)}"
             self.replicas.append(Replica(self._plane, NAMESPACE, "vramcast", name, self._directory / name).start())
+            point_service_at(self._plane.api, self.replicas[0].webhook_port)
         if deployment.get("status", {}).get("observedGeneration") != deployment["metadata"]["generation"]:
             status: dict[str, Any] = dict.fromkeys(
                 ("replicas", "updatedReplicas", "readyReplicas", "availableReplicas"), wanted
@@ -188,6 +190,12 @@ def _read(url: str) -> str:
         return ""
 
 
+def webhook_answers(api: Api) -> bool:
+    probe = pod("probe", {"gpu-memory": "1Gi"})
+    made = api.request("POST", "/api/v1/namespaces/default/pods", probe, query={"dryRun": "All"})
+    return "vramcast.dev/injected" in made["metadata"]["annotations"]
+
+
 def test_the_quick_start_works_word_for_word(plane: ControlPlane, api: Api, shell: Shell) -> None:
     api.create_nodes([whole_gpu_node("gpu-1", A100_40GB)])
     image, install, share, job, poll, too_large, page, watch, monitor, leave = blocks()
@@ -196,7 +204,10 @@ def test_the_quick_start_works_word_for_word(plane: ControlPlane, api: Api, shel
     shared = shell.run(share)
     assert "node/gpu-1 labeled" in shared
     assert "node/gpu-1 tainted" in shared
-    assert "condition met" in shell.run(job)
+    eventually(lambda: webhook_answers(api), what="the API server to know the webhook's endpoint")
+    applied = shell.run(job)
+    assert re.search(r"^Warning: vramcast: needs [\d.]+ GiB at risk 0.05; fits A100-SXM4-40GB$", applied, re.MULTILINE)
+    assert "condition met" in applied
     seen = shell.run(poll)
     assert '"vramcast.dev/gpu-indices":"0"' in seen
     assert '"vramcast.dev/forecast-memory"' in seen

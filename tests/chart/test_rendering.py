@@ -107,6 +107,16 @@ def test_an_old_kubernetes_is_refused(helm: Helm) -> None:
         ({"settings": {"leader_lease": "a/b"}}, "settings.leader_lease cannot be set: the chart sets it"),
         ({"mode": "observe", "settings": {"requeue_interval_seconds": 1}}, "settings.requeue_interval_seconds cannot"),
         ({"model": {"existingClaim": "a"}, "settings": {"artifact": "builtin"}}, "settings.artifact cannot be set"),
+        ({"settings": {"webhook_port": 9443}}, "settings.webhook_port cannot be set: the chart sets it from the value"),
+        ({"webhook": {"certificates": "vault"}}, "'/webhook/certificates': value must be one of 'chart'"),
+        (
+            {"webhook": {"enabled": True, "certificates": "secret", "caBundle": "Q0E="}},
+            "webhook.certificates: secret needs webhook.existingSecret",
+        ),
+        (
+            {"webhook": {"enabled": True, "certificates": "secret", "existingSecret": "given"}},
+            "webhook.certificates: secret needs webhook.caBundle",
+        ),
         ({"settings": {"undescribed": ["reject"]}}, "'/settings/undescribed'"),
         ({"settings": {"default_oom_risk": 5}}, "'/settings/default_oom_risk': maximum: got 5, want 0.5"),
         ({"settings": {"default_oom_risc": 0.01}}, "'/settings': additional properties 'default_oom_risc' not allowed"),
@@ -219,6 +229,69 @@ def test_the_network_policy_selects_the_pods_and_names_their_ports(helm: Helm, m
     assert policy["spec"]["podSelector"]["matchLabels"].items() <= pod["metadata"]["labels"].items()
     ports = {port["name"] for container in pod["spec"]["containers"] for port in container["ports"]}
     assert set(admitted(documents)) == ports
+
+
+def test_the_webhook_opens_one_port_and_grants_no_rights(helm: Helm) -> None:
+    without, values = helm.template({}), CASES["webhook"]
+    documents = helm.template(values)
+    assert admitted(documents) == {**admitted(without), "webhook": None}
+    assert [d for d in documents if d["kind"].endswith(("Role", "RoleBinding"))] == [
+        d for d in without if d["kind"].endswith(("Role", "RoleBinding"))
+    ]
+    before, after = ({(d["kind"], d["metadata"]["name"]) for d in each} for each in (without, documents))
+    assert after - before == {
+        ("Secret", "vramcast-webhook-tls"),
+        ("Service", "vramcast-webhook"),
+        ("MutatingWebhookConfiguration", "vramcast-webhook"),
+        ("ValidatingWebhookConfiguration", "vramcast-webhook"),
+    }
+
+
+def webhooks(documents: list[Json]) -> list[Json]:
+    found = [d["webhooks"] for d in documents if d["kind"].endswith("WebhookConfiguration")]
+    return [webhook for each in found for webhook in each]
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if "webhook" in CASES[case]])
+def test_the_api_server_calls_the_webhook_only_where_it_is_wanted(helm: Helm, case: str) -> None:
+    documents = helm.template(CASES[case])
+    service, pod = named(documents, "Service", "vramcast-webhook"), named(documents, "Deployment")["spec"]["template"]
+    assert service["spec"]["selector"].items() <= pod["metadata"]["labels"].items()
+    for webhook in webhooks(documents):
+        assert webhook["namespaceSelector"]["matchLabels"] == {"vramcast.dev/managed": "true"}
+        assert webhook["matchConditions"]
+        assert webhook["sideEffects"] == "None"
+        assert webhook["clientConfig"]["service"]["name"] == "vramcast-webhook"
+        assert webhook["failurePolicy"] == CASES[case]["webhook"].get("failurePolicy", "Ignore")
+        assert webhook["timeoutSeconds"] == 2
+        assert all(rule["scope"] == "Namespaced" for rule in webhook["rules"])
+
+
+def test_the_webhook_trusts_what_signed_its_certificate(helm: Helm) -> None:
+    made = helm.template(CASES["webhook"])
+    assert {one["clientConfig"]["caBundle"] for one in webhooks(made)} == {named(made, "Secret")["data"]["ca.crt"]}
+    assert {one["clientConfig"]["caBundle"] for one in webhooks(helm.template(CASES["webhook-secret"]))} == {"Q0E="}
+    issued = helm.template(CASES["webhook-cert-manager"])
+    assert not [one for one in webhooks(issued) if "caBundle" in one["clientConfig"]]
+    certificate = named(issued, "Certificate", "vramcast-webhook-tls")
+    assert certificate["spec"]["dnsNames"] == ["vramcast-webhook.gpu.svc"]
+    for kind in ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"):
+        annotations = named(issued, kind)["metadata"]["annotations"]
+        assert annotations == {"cert-manager.io/inject-ca-from": "gpu/vramcast-webhook-tls"}
+
+
+@pytest.mark.parametrize(
+    ("mode", "given"),
+    [
+        ("scheduler", {"webhook_scheduler_name": "vramcast-scheduler"}),
+        ("extender", {"webhook_task_resource": "vramcast.dev/task"}),
+        ("observe", {}),
+    ],
+)
+def test_the_webhook_leads_pods_to_vramcast_in_the_way_of_the_mode(helm: Helm, mode: str, given: Values) -> None:
+    chosen = settings(helm.template({"mode": mode, "webhook": {"enabled": True}}))
+    leads = {name: chosen[name] for name in ("webhook_scheduler_name", "webhook_task_resource") if name in chosen}
+    assert leads == given
 
 
 def test_names_can_be_overridden_in_part_or_as_a_whole(helm: Helm) -> None:

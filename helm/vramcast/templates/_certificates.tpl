@@ -21,3 +21,53 @@
 {{- end -}}
 {{- toJson .Values._certificates -}}
 {{- end -}}
+
+{{/* The Secret of the webhook if the chart generates it; kept by upgrades in the same way. */}}
+{{- define "vramcast.webhookCertificate" -}}
+{{- if not (hasKey .Values "_webhookCertificate") -}}
+{{- $kept := lookup "v1" "Secret" .Release.Namespace (include "vramcast.webhookSecret" .) -}}
+{{- if $kept -}}
+{{- $_ := set .Values "_webhookCertificate" $kept.data -}}
+{{- else -}}
+{{- $ca := genCA (printf "%s-ca" (include "vramcast.webhookName" .)) (int .Values.tls.days) -}}
+{{- $name := include "vramcast.webhookServerName" . -}}
+{{- $pair := genSignedCert $name nil (list $name) (int .Values.tls.days) $ca -}}
+{{- $_ := set .Values "_webhookCertificate" (dict "ca.crt" ($ca.Cert | b64enc) "tls.crt" ($pair.Cert | b64enc) "tls.key" ($pair.Key | b64enc)) -}}
+{{- end -}}
+{{- end -}}
+{{- toJson .Values._webhookCertificate -}}
+{{- end -}}
+
+{{/* A CA for cert-manager, and the issuer of its name that signs with it. Takes a dict of `name` and `root`. */}}
+{{- define "vramcast.selfSignedCa" }}
+apiVersion: cert-manager.io/v1
+kind: Issuer
+metadata:
+  name: {{ .name }}-self-signed
+  namespace: {{ .root.Release.Namespace }}
+  labels: {{- include "vramcast.labels" .root | nindent 4 }}
+spec:
+  selfSigned: {}
+---
+apiVersion: cert-manager.io/v1
+kind: Certificate
+metadata:
+  name: {{ .name }}
+  namespace: {{ .root.Release.Namespace }}
+  labels: {{- include "vramcast.labels" .root | nindent 4 }}
+spec:
+  isCA: true
+  commonName: {{ .name }}
+  secretName: {{ .name }}
+  privateKey: {algorithm: ECDSA, size: 256}
+  issuerRef: {kind: Issuer, name: {{ .name }}-self-signed}
+---
+apiVersion: cert-manager.io/v1
+kind: Issuer
+metadata:
+  name: {{ .name }}
+  namespace: {{ .root.Release.Namespace }}
+  labels: {{- include "vramcast.labels" .root | nindent 4 }}
+spec:
+  ca: {secretName: {{ .name }}}
+{{- end -}}

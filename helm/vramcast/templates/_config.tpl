@@ -3,6 +3,9 @@
 {{/* Settings that must agree with the rest of the release, and the value that governs each of them. */}}
 {{- define "vramcast.governedSettings" -}}
 {{- $governed := dict "mode" "mode" "host" "mode" "port" "extender.port" "metrics_host" "metrics" "metrics_port" "metrics.port" "tls_cert_file" "tls" "tls_key_file" "tls" "tls_client_ca_file" "tls" "leader_lease" "mode" "leader_identity" "mode" "page" "page.enabled" -}}
+{{- range $name := list "host" "port" "cert_file" "key_file" "validate" "tell_forecast" "scheduler_name" "task_resource" -}}
+{{- $_ := set $governed (printf "webhook_%s" $name) "webhook" -}}
+{{- end -}}
 {{- if eq .Values.mode "observe" -}}
 {{- $_ := set $governed "requeue_interval_seconds" "mode" -}}
 {{- end -}}
@@ -44,6 +47,19 @@
 {{- $_ := set $all "tls_client_ca_file" "/etc/vramcast-tls/ca.crt" -}}
 {{- else -}}
 {{- $_ := set $all "requeue_interval_seconds" 0 -}}
+{{- end -}}
+{{- if .Values.webhook.enabled -}}
+{{- $_ := set $all "webhook_host" "0.0.0.0" -}}
+{{- $_ := set $all "webhook_port" (int .Values.webhook.port) -}}
+{{- $_ := set $all "webhook_cert_file" "/etc/vramcast-webhook/tls.crt" -}}
+{{- $_ := set $all "webhook_key_file" "/etc/vramcast-webhook/tls.key" -}}
+{{- $_ := set $all "webhook_validate" .Values.webhook.validate -}}
+{{- $_ := set $all "webhook_tell_forecast" .Values.webhook.tellForecast -}}
+{{- if eq .Values.mode "scheduler" -}}
+{{- $_ := set $all "webhook_scheduler_name" .Values.scheduler.name -}}
+{{- else if eq .Values.mode "extender" -}}
+{{- $_ := set $all "webhook_task_resource" (include "vramcast.taskResource" .) -}}
+{{- end -}}
 {{- end -}}
 {{- if include "vramcast.keepsLearnedState" . -}}
 {{- $_ := set $all "calibration_config_map" (printf "%s/%s" .Release.Namespace (include "vramcast.learnedName" .)) -}}

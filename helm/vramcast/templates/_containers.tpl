@@ -28,6 +28,9 @@
     - {name: extender, containerPort: {{ .Values.extender.port }}}
     {{- end }}
     - {name: metrics, containerPort: {{ .Values.metrics.port }}}
+    {{- if .Values.webhook.enabled }}
+    - {name: webhook, containerPort: {{ .Values.webhook.port }}}
+    {{- end }}
   startupProbe:
     httpGet: {path: /healthz, port: metrics}
     periodSeconds: 1
@@ -49,6 +52,9 @@
     - {name: tmp, mountPath: /tmp}
     {{- if eq .Values.mode "extender" }}
     - {name: tls, mountPath: /etc/vramcast-tls, readOnly: true}
+    {{- end }}
+    {{- if .Values.webhook.enabled }}
+    - {name: webhook-tls, mountPath: /etc/vramcast-webhook, readOnly: true}
     {{- end }}
     {{- if include "vramcast.artifactSource" (dict "name" "model" "from" .Values.model) }}
     - {name: model, mountPath: /model, readOnly: true}

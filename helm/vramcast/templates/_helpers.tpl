@@ -95,6 +95,22 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- printf "%s-client-tls" (include "vramcast.fullname" .) -}}
 {{- end -}}
 
+{{- define "vramcast.webhookName" -}}
+{{- printf "%s-webhook" (include "vramcast.fullname" .) -}}
+{{- end -}}
+
+{{- define "vramcast.webhookServerName" -}}
+{{- printf "%s.%s.svc" (include "vramcast.webhookName" .) .Release.Namespace -}}
+{{- end -}}
+
+{{- define "vramcast.webhookSecret" -}}
+{{- if eq .Values.webhook.certificates "secret" -}}
+{{- required "webhook.certificates: secret needs webhook.existingSecret." .Values.webhook.existingSecret -}}
+{{- else -}}
+{{- printf "%s-tls" (include "vramcast.webhookName" .) -}}
+{{- end -}}
+{{- end -}}
+
 {{/* Whether to install the ValidatingAdmissionPolicies. Mode observe makes no promises. Kubernetes has had them since 1.30;
      KubeVersion and not APIVersions, because `helm template` knows only the former. */}}
 {{- define "vramcast.admissionPolicy" -}}

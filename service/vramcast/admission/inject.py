@@ -42,7 +42,7 @@ def share(raw: Object, context: Context) -> list[Change]:
 def fill(pod: AdmittedPod, context: Context) -> list[Change]:
     if pod.record.ask is None or pod.record.task is None or not is_ours(pod.spec, context):
         return []
-    changes = _scheduler(pod, context)
+    changes = [*_scheduler(pod, context), *_task_resource(pod, context)]
     if pod.record.ask.resource == SHARED_GPU:
         changes += _toleration(pod)
         for variable in context.visible_devices:
@@ -75,6 +75,15 @@ def _scheduler(pod: AdmittedPod, context: Context) -> list[Change]:
     if not wanted or named == wanted:
         return []
     return [Change(("spec", "schedulerName"), wanted, "schedulerName", replaces=bool(named))]
+
+
+def _task_resource(pod: AdmittedPod, context: Context) -> list[Change]:
+    """The scheduler of the cluster calls vramcast only for pods that request it."""
+    name, first = context.settings.webhook_task_resource, next(pod.containers("containers"), None)
+    asked = [mapping(mapping(container.get("resources")).get("limits")) for _, container in pod.containers()]
+    if not name or first is None or any(name in limits for limits in asked):
+        return []
+    return [Change((*first[0], "resources", "limits", name), "1", name)]
 
 
 def _toleration(pod: AdmittedPod) -> list[Change]:

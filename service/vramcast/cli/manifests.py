@@ -11,8 +11,13 @@ from typing import Any
 
 import msgspec
 
+from vramcast.admission.change import apply
+from vramcast.admission.context import Context
+from vramcast.admission.inject import share
 from vramcast.cli.yaml_edits import format_place, load_documents
 from vramcast.errors import InvalidInput
+from vramcast.hardware.vendors import WHOLE_GPU
+from vramcast.settings import Settings
 from vramcast.task.pod import Pod, PodRecord, to_record
 from vramcast.task.vocabulary import PREFIX, Written
 from vramcast.task.workloads import MisplacedAnnotation, Template, find_misplaced, find_templates
@@ -22,12 +27,16 @@ STDIN = Path("-")
 
 @dataclass(frozen=True, slots=True)
 class FoundTemplate:
-    """A pod template in a file. `record` is None, or has no task, if there are mistakes."""
+    """A pod template in a file. `record` is None, or has no task, if there are mistakes.
+
+    `relies_on_webhook`: it asks for no GPU in any way, so it works only where the webhook makes it share one.
+    """
 
     document: int
     template: Template
     record: PodRecord | None
     mistakes: tuple[str, ...]
+    relies_on_webhook: bool = False
 
     @property
     def described(self) -> bool:
@@ -108,12 +117,15 @@ def _find(document: int, template: Template) -> FoundTemplate:
     ]
     if unquoted:
         return FoundTemplate(document, template, None, tuple(unquoted))
+    pod = template.pod()
+    shares = share(pod, Context(Settings()))
     try:
-        record = to_record(msgspec.convert(template.pod(), Pod, strict=False))
+        record = to_record(msgspec.convert(apply(pod, shares)[0], Pod, strict=False))
     except (msgspec.ValidationError, RecursionError) as error:
         return FoundTemplate(document, template, None, (f"{template.label}: not a pod: {error}",))
     errors = record.invalid.errors if record.invalid else ()
-    return FoundTemplate(document, template, record, tuple(f"{place}: {error}" for error in errors))
+    mistakes = tuple(f"{place}: {error}" for error in errors)
+    return FoundTemplate(document, template, record, mistakes, relies_on_webhook=bool(shares))
 
 
 def as_text(value: Any) -> str:
@@ -134,6 +146,12 @@ def notes(found: FoundTemplate) -> Iterator[str]:
     if record is None or not found.described:
         if found.asks_for_gpus:
             yield "requests GPUs, but no annotation describes its task: it is scheduled without a forecast"
+        return
+    if found.relies_on_webhook:
+        yield (
+            "asks for no GPU: it shares one where the webhook fills that in, in namespaces with the label "
+            f'vramcast.dev/managed=true; elsewhere set {PREFIX}share: "true", or request {WHOLE_GPU}'
+        )
         return
     if found.template.names_scheduler and "schedulerName" not in spec:
         yield "has no schedulerName: if vramcast runs its own scheduler, add it with `vramcast annotate --scheduler`"
