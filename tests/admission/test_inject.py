@@ -88,7 +88,7 @@ def test_the_clusters_own_scheduler_is_made_to_call_vramcast() -> None:
     context = new_context({"webhook_scheduler_name": "", "webhook_task_resource": "vramcast.dev/task"})
     pod = admitted(new_pod(containers=[new_container("a"), new_container("b", resources=None)]), context)
     assert [container["resources"] for container in pod["spec"]["containers"]] == [
-        {"limits": {"vramcast.dev/task": "1"}},
+        {"limits": {"vramcast.dev/task": "1"}, "requests": {"vramcast.dev/task": "1"}},
         None,
     ]
     assert admitted(pod, context) == pod

@@ -35,7 +35,8 @@ CASES: dict[str, Values] = {
     "scheduler": {},
     "scheduler-one-replica": {"replicaCount": 1},
     "scheduler-everything": {**_PODS, "metrics": _ALL_METRICS, "tests": {"share": True},
-                             "webhook": {"enabled": True, "validate": "deny", "failurePolicy": "Fail"}},
+                             "webhook": {"enabled": True, "validate": "deny", "failurePolicy": "Fail", "resource": True,
+                                         "dialects": ["hami:10", "dra"]}},
     "scheduler-plugins": {
         "scheduler": {
             "plugins": {"score": {"disabled": [{"name": "ImageLocality"}]}},
@@ -77,7 +78,7 @@ CASES: dict[str, Values] = {
     "webhook-secret": {
         "webhook": {"enabled": True, "certificates": "secret", "existingSecret": "given", "caBundle": "Q0E="},
     },
-    "extender-webhook": {"mode": "extender", "webhook": {"enabled": True}},
+    "extender-webhook": {"mode": "extender", "webhook": {"enabled": True, "resource": True}},
     "observe-webhook": {
         "mode": "observe", "webhook": {"enabled": True, "workloads": False}, "networkPolicy": {"webhookFrom": _PEER},
     },

@@ -294,6 +294,30 @@ def test_the_webhook_leads_pods_to_vramcast_in_the_way_of_the_mode(helm: Helm, m
     assert leads == given
 
 
+def test_the_scheduler_ignores_the_resource_that_quotas_count(helm: Helm) -> None:
+    """In mode scheduler not by managedResources: those would limit the pods that vramcast is called for."""
+    webhook: Values = {"webhook": {"enabled": True, "resource": True}}
+    fit: Values = {"name": "NodeResourcesFit", "args": {"ignoredResources": ["a/b"], "x": 1}}
+    other: Values = {"name": "InterPodAffinity", "args": {}}
+    ours = "vramcast.dev/gpu-memory"
+    merged = {"name": "NodeResourcesFit", "args": {"ignoredResources": ["a/b", ours], "x": 1}}
+    for given, expected in (
+        ([], [{"name": "NodeResourcesFit", "args": {"ignoredResources": [ours]}}]),
+        ([fit, other], [other, merged]),
+    ):
+        documents = helm.template({**webhook, "scheduler": {"pluginConfig": given}})
+        config = yaml.safe_load(named(documents, "ConfigMap", "vramcast")["data"]["scheduler.yaml"])
+        assert config["profiles"][0]["pluginConfig"] == expected
+        assert "managedResources" not in config["extenders"][0]
+
+
+def test_the_webhook_sees_claims_only_if_it_fills_them_in(helm: Helm) -> None:
+    for dialects, seen in ((["hami"], []), (["hami", "dra"], ["claims.vramcast.dev"])):
+        documents = helm.template({"webhook": {"enabled": True, "dialects": dialects}})
+        assert [one["name"] for one in webhooks(documents) if one["name"].startswith("claims")] == seen
+        assert settings(documents)["webhook_dialects"] == ",".join(dialects)
+
+
 def test_names_can_be_overridden_in_part_or_as_a_whole(helm: Helm) -> None:
     def name(values: Values) -> tuple[str, str]:
         deployment = named(helm.template(values, release="one"), "Deployment")

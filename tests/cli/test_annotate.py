@@ -389,12 +389,19 @@ def test_every_mistake_in_the_settings_is_reported_at_once() -> None:
         ("", "it is empty"),
         ("kind: ConfigMap\nmetadata: {name: x}\n", "it contains ConfigMap"),
         ("- a\n- b\n", "no pod and no pod template"),
-        (KINDS["Job"][0].replace("nvidia.com/gpu: 1", "cpu: 1"), 'or vramcast.dev/share: "true" to share one'),
     ],
 )
 def test_a_file_without_pods_is_refused_with_the_reason(text: str, expected: str, file: Path) -> None:
     file.write_text(text)
     assert expected in refusal(file, *SUMMARY)
+
+
+def test_a_pod_that_asks_for_no_gpu_relies_on_the_webhook(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file.write_text(KINDS["Job"][0].replace("nvidia.com/gpu: 1", "cpu: 1"))
+    code, reported = check(file, capsys, *SUMMARY)
+    assert code == 0
+    assert "asks for no GPU: it shares one where the webhook fills that in" in reported
+    assert "schedulerName" not in reported
 
 
 def test_an_incomplete_description_is_refused_with_the_missing_keys(file: Path) -> None:

@@ -3,7 +3,7 @@
 {{/* Settings that must agree with the rest of the release, and the value that governs each of them. */}}
 {{- define "vramcast.governedSettings" -}}
 {{- $governed := dict "mode" "mode" "host" "mode" "port" "extender.port" "metrics_host" "metrics" "metrics_port" "metrics.port" "tls_cert_file" "tls" "tls_key_file" "tls" "tls_client_ca_file" "tls" "leader_lease" "mode" "leader_identity" "mode" "page" "page.enabled" -}}
-{{- range $name := list "host" "port" "cert_file" "key_file" "validate" "tell_forecast" "scheduler_name" "task_resource" -}}
+{{- range $name := list "host" "port" "cert_file" "key_file" "validate" "tell_forecast" "scheduler_name" "task_resource" "caps" "resource" "dialects" "claim_classes" -}}
 {{- $_ := set $governed (printf "webhook_%s" $name) "webhook" -}}
 {{- end -}}
 {{- if eq .Values.mode "observe" -}}
@@ -55,6 +55,10 @@
 {{- $_ := set $all "webhook_key_file" "/etc/vramcast-webhook/tls.key" -}}
 {{- $_ := set $all "webhook_validate" .Values.webhook.validate -}}
 {{- $_ := set $all "webhook_tell_forecast" .Values.webhook.tellForecast -}}
+{{- $_ := set $all "webhook_caps" (join "," .Values.webhook.caps) -}}
+{{- $_ := set $all "webhook_resource" .Values.webhook.resource -}}
+{{- $_ := set $all "webhook_dialects" (join "," .Values.webhook.dialects) -}}
+{{- $_ := set $all "webhook_claim_classes" (join "," .Values.webhook.claimClasses) -}}
 {{- if eq .Values.mode "scheduler" -}}
 {{- $_ := set $all "webhook_scheduler_name" .Values.scheduler.name -}}
 {{- else if eq .Values.mode "extender" -}}
@@ -65,6 +69,24 @@
 {{- $_ := set $all "calibration_config_map" (printf "%s/%s" .Release.Namespace (include "vramcast.learnedName" .)) -}}
 {{- end -}}
 {{- toYaml $all -}}
+{{- end -}}
+
+{{/* No node has the resource of `webhook.resource`, so the plugin that fits resources must not look for it. Not by
+     `managedResources`: with any, the scheduler calls vramcast only for pods that request one. */}}
+{{- define "vramcast.pluginConfig" -}}
+{{- $given := deepCopy .Values.scheduler.pluginConfig -}}
+{{- if and .Values.webhook.enabled .Values.webhook.resource -}}
+{{- $fit := dict "name" "NodeResourcesFit" "args" dict -}}
+{{- $others := list -}}
+{{- range $given -}}
+{{- if eq .name "NodeResourcesFit" -}}{{- $fit = . -}}{{- else -}}{{- $others = append $others . -}}{{- end -}}
+{{- end -}}
+{{- $args := $fit.args | default dict -}}
+{{- $_ := set $args "ignoredResources" (append ($args.ignoredResources | default list) (include "vramcast.memoryResource" .) | uniq) -}}
+{{- $_ := set $fit "args" $args -}}
+{{- $given = append $others $fit -}}
+{{- end -}}
+{{- toJson $given -}}
 {{- end -}}
 
 {{/* Leader election is always on: even with one replica, a rollout runs two for a moment. */}}
@@ -90,7 +112,7 @@ profiles:
     {{- with .Values.scheduler.plugins }}
     plugins: {{- toYaml . | nindent 6 }}
     {{- end }}
-    {{- with .Values.scheduler.pluginConfig }}
+    {{- with include "vramcast.pluginConfig" . | fromJsonArray }}
     pluginConfig: {{- toYaml . | nindent 6 }}
     {{- end }}
 extenders:

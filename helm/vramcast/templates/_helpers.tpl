@@ -123,9 +123,17 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 vramcast.dev/task
 {{- end -}}
 
+{{/* Of `webhook.resource`. No node has it either. */}}
+{{- define "vramcast.memoryResource" -}}
+vramcast.dev/gpu-memory
+{{- end -}}
+
 {{- define "vramcast.managedResources" -}}
 {{- $named := .Values.extender.managedResources -}}
-{{- if eq .Values.mode "extender" -}}{{- $named = prepend $named (include "vramcast.taskResource" .) | uniq -}}{{- end -}}
+{{- if eq .Values.mode "extender" -}}
+{{- if and .Values.webhook.enabled .Values.webhook.resource -}}{{- $named = prepend $named (include "vramcast.memoryResource" .) -}}{{- end -}}
+{{- $named = prepend $named (include "vramcast.taskResource" .) | uniq -}}
+{{- end -}}
 {{- toJson $named -}}
 {{- end -}}
 
@@ -145,7 +153,7 @@ ignorable: {{ .Values.extender.ignorable }}
 managedResources:
 {{- range . }}
   - name: {{ . }}
-    ignoredByScheduler: {{ eq . (include "vramcast.taskResource" $) }}
+    ignoredByScheduler: {{ has . (list (include "vramcast.taskResource" $) (include "vramcast.memoryResource" $)) }}
 {{- end }}
 {{- end }}
 {{- end -}}

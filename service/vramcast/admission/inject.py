@@ -16,6 +16,7 @@ from vramcast.admission.change import (
     set_env,
 )
 from vramcast.admission.context import Context
+from vramcast.admission.resources import add_resource, has_resource, limits
 from vramcast.hardware.vendors import SHARED_GPU, is_gpu_resource
 from vramcast.placement.gpus import SHARING_TAINT
 from vramcast.settings import Mode
@@ -63,10 +64,7 @@ def is_ours(spec: Object, context: Context) -> bool:
 
 def _has_devices(spec: Object) -> bool:
     containers = [*entries(spec.get("containers")), *entries(spec.get("initContainers"))]
-    asked = [mapping(mapping(container).get("resources")) for container in containers]
-    return any(
-        is_gpu_resource(name) for each in asked for field in ("limits", "requests") for name in mapping(each.get(field))
-    )
+    return any(is_gpu_resource(name) for container in containers for name in limits(mapping(container)))
 
 
 def _scheduler(pod: AdmittedPod, context: Context) -> list[Change]:
@@ -79,11 +77,10 @@ def _scheduler(pod: AdmittedPod, context: Context) -> list[Change]:
 
 def _task_resource(pod: AdmittedPod, context: Context) -> list[Change]:
     """The scheduler of the cluster calls vramcast only for pods that request it."""
-    name, first = context.settings.webhook_task_resource, next(pod.containers("containers"), None)
-    asked = [mapping(mapping(container.get("resources")).get("limits")) for _, container in pod.containers()]
-    if not name or first is None or any(name in limits for limits in asked):
+    name = context.settings.webhook_task_resource
+    if not name or has_resource(pod, name):
         return []
-    return [Change((*first[0], "resources", "limits", name), "1", name)]
+    return add_resource(next(pod.containers("containers"), None), name, "1", name)
 
 
 def _toleration(pod: AdmittedPod) -> list[Change]:

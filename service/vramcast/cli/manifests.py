@@ -17,7 +17,7 @@ from vramcast.admission.inject import share
 from vramcast.cli.yaml_edits import format_place, load_documents
 from vramcast.errors import InvalidInput
 from vramcast.hardware.vendors import WHOLE_GPU
-from vramcast.settings import Settings
+from vramcast.settings import load_settings
 from vramcast.task.pod import Pod, PodRecord, to_record
 from vramcast.task.vocabulary import PREFIX, Written
 from vramcast.task.workloads import MisplacedAnnotation, Template, find_misplaced, find_templates
@@ -118,7 +118,7 @@ def _find(document: int, template: Template) -> FoundTemplate:
     if unquoted:
         return FoundTemplate(document, template, None, tuple(unquoted))
     pod = template.pod()
-    shares = share(pod, Context(Settings()))
+    shares = share(pod, Context(load_settings({}, {})))
     try:
         record = to_record(msgspec.convert(apply(pod, shares)[0], Pod, strict=False))
     except (msgspec.ValidationError, RecursionError) as error:
