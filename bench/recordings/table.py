@@ -17,10 +17,22 @@ Repeated runs with other versions of the same libraries count once, with their m
 over measured: a minus says too little. A slice may be thinned, and what was not recorded is counted among the rows
 left out. Recordings were made with {versions}.
 
-Three things are not in a recording. The memory of a CUDA context is a constant of each GPU product. timm's fp32 runs
-were read from the whole device, and 1,679 MiB of that are no tensors: a constant taken from those runs. Under ZeRO-3
-the host runs eight layers ahead of the GPU: chosen on the sweeps below. The rules for FSDP and ZeRO follow the
-frameworks' code, but these runs were looked at while the rules were written, so they explain and do not test.
+What is not in a recording:
+
+- The memory of a CUDA context is a constant of each GPU product, as in the forecast. timm's fp32 runs were read from
+  the whole device, where the context and cuDNN take 1,679 MiB.
+- How many gathers ZeRO-3's host runs ahead of the GPU: eight. On every second of these runs 8 and 12 fit best (active
+  memory 1.4 and 1.2 % off), and on the other half, which chose nothing, both are 1.7 % off
+  (`python -m bench.recordings.ahead`).
+- The rules for FSDP and ZeRO follow the frameworks' code, but these runs were looked at while the rules were written,
+  so they explain and do not test.
+
+What the measured runs did, and a recording is made to do: Mistral's heads repeated for flash attention (transformers
+before 4.48) and Liger's loss without its other kernels (fms), outputs that the loop holds through the next step (xMem's
+language models: assumed, after looking at the figures), and gradients dropped before backward (where xMem says so).
+timm's fp32 runs had cuDNN's autotuner on: backward copies tensors into channels-last layout, which was decided on 11
+runs. What else its kernels take for speed is not known, and it is the tail of that slice. A batch that just fits (AMP
+intervals) is asked without these copies, because torch takes other kernels where memory is short.
 """
 
 
