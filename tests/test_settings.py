@@ -19,6 +19,7 @@ DEFAULTS = {
     "metrics_host": "127.0.0.1",
     "metrics_port": None,
     "cluster": None,
+    "resource_slices": False,
     "undescribed": "pass",
     "leader_lease": None,
     "leader_identity": None,

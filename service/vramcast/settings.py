@@ -117,6 +117,8 @@ class Settings(BaseModel):
     """a second port that serves only /metrics, /healthz and /readyz"""
     cluster: FilePath | None = None
     """a static cluster file to use instead of Kubernetes"""
+    resource_slices: bool = False
+    """true: the GPUs of nodes without GPU labels are read from ResourceSlices (Kubernetes 1.34)"""
     undescribed: UndescribedPolicy = UndescribedPolicy.PASS
     """pods with invalid annotations: pass (schedule without a forecast) or reject"""
     leader_lease: str | None = Field(None, pattern="^[^/]+/[^/]+$")

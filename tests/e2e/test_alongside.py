@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from tests.controlplane import Api, ApiError, ControlPlane, eventually, extender, scheduler_config
-from tests.controlplane.objects import A100_40GB, shared_pod, sharing_node, whole_gpu_node
+from tests.controlplane.objects import A100_40GB, cpu_node, shared_pod, sharing_node, whole_gpu_node
 from tests.e2e.conftest import RunningService
 from tests.e2e.webhook import admitting_service, create_namespace, is_registered, paths
 from vramcast.settings import System
@@ -39,14 +39,21 @@ def api(plane: ControlPlane) -> Iterator[Api]:
 
 
 @pytest.fixture(scope="module")
-def told(plane: ControlPlane, api: Api, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A namespace whose pods and claims vramcast tells others about."""
+def teller(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningService]:
+    """A service that places nothing, and tells others."""
     directory = tmp_path_factory.mktemp("told", numbered=False)
-    dialects = ",".join(System)
-    with admitting_service(plane, directory, mode="observe", webhook_dialects=dialects):
-        create_namespace(api, "told", directory.name)
-        eventually(lambda: is_registered(api, "told"), what="the webhook to be called")
-        yield "told"
+    settings = {"mode": "observe", "webhook_dialects": ",".join(System), "resource_slices": True}
+    with admitting_service(plane, directory, **settings) as service:
+        yield service
+
+
+@pytest.fixture(scope="module")
+def told(api: Api, teller: RunningService) -> str:
+    """A namespace whose pods and claims it is told about."""
+    assert teller.ready()
+    create_namespace(api, "told", "told")
+    eventually(lambda: is_registered(api, "told"), what="the webhook to be called")
+    return "told"
 
 
 @pytest.fixture(scope="module")
@@ -122,6 +129,8 @@ def test_the_recipe_of_a_claim_template_gets_its_number(api: Api, told: str, exp
 @pytest.fixture
 def _two_claimable_gpus(plane: ControlPlane, api: Api) -> Iterator[None]:
     """And the vanilla scheduler, which knows nothing of vramcast."""
+    device_class = {"metadata": {"name": GPU_CLASS}, "spec": {}}
+    api.request("POST", "/apis/resource.k8s.io/v1/deviceclasses", device_class)
     slices = _publish_gpus(api, "w", 2)
     scheduler = plane.scheduler(scheduler_config())
     yield
@@ -143,10 +152,24 @@ def test_nine_claims_are_booked_four_on_each_of_two_gpus(api: Api, told: str) ->
     assert {result["consumedCapacity"]["memory"] for result in results} == {"10Gi"}
 
 
+def test_gpus_without_labels_are_known_from_what_their_driver_publishes(api: Api, teller: RunningService) -> None:
+    api.create_nodes([cpu_node("bare")])
+    slices = _publish_gpus(api, "bare", 2)
+    eventually(lambda: _gpus_of(teller, "bare") == ["NVIDIA-L4"], what="the published GPUs to be seen")
+    api.request("DELETE", slices)
+    eventually(lambda: _gpus_of(teller, "bare") == [], what="the GPUs to be gone")
+
+
+def _gpus_of(service: RunningService, node: str) -> list[str]:
+    nodes = service.get("/state")["nodes"]
+    return [pool["product"] for each in nodes if each["name"] == node for pool in each["pools"]]
+
+
 def _publish_gpus(api: Api, node: str, count: int) -> str:
     """As a driver does whose GPUs may be shared by memory. Returns the path of what it published."""
+    attributes = {"productName": {"string": "NVIDIA L4"}, "type": {"string": "gpu"}}
     memory = {"value": "40Gi", "requestPolicy": {"default": "40Gi", "validRange": {"min": "1Mi", "step": "1Mi"}}}
-    device = {"allowMultipleAllocations": True, "capacity": {"memory": memory}}
+    device = {"allowMultipleAllocations": True, "attributes": attributes, "capacity": {"memory": memory}}
     spec = {
         "driver": GPU_CLASS,
         "nodeName": node,
@@ -154,7 +177,6 @@ def _publish_gpus(api: Api, node: str, count: int) -> str:
         "devices": [{"name": f"gpu-{number}", **device} for number in range(count)],
     }
     devices = "/apis/resource.k8s.io/v1"
-    api.request("POST", f"{devices}/deviceclasses", {"metadata": {"name": GPU_CLASS}, "spec": {}})
     api.request("POST", f"{devices}/resourceslices", {"metadata": {"name": f"{node}-gpus"}, "spec": spec})
     return f"{devices}/resourceslices/{node}-gpus"
 

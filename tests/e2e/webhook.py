@@ -16,6 +16,12 @@ from tests.e2e.conftest import RULES, RunningService
 from tests.serve.identities import Identity, make_identity
 
 Json = dict[str, Any]
+# As the chart grants it with `settings.resource_slices`.
+SLICES: Json = {
+    "kind": "ClusterRole",
+    "metadata": {"name": "vramcast-slices"},
+    "rules": [{"apiGroups": ["resource.k8s.io"], "resources": ["resourceslices"], "verbs": ["list", "watch"]}],
+}
 _CONFIGURATIONS = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
 
 
@@ -33,7 +39,8 @@ def admitting_service(plane: ControlPlane, directory: Path, **settings: Any) -> 
         "webhook_key_file": str(identity.key),
     }
     config.write_text(yaml.safe_dump({"port": port, **given, **settings}))
-    environment = {"KUBECONFIG": str(plane.kubeconfig_for("vramcast", RULES)), **environment_as_in_the_image()}
+    kubeconfig = plane.kubeconfig_for(directory.name, [*yaml.safe_load_all(RULES.read_text()), SLICES])
+    environment = {"KUBECONFIG": str(kubeconfig), **environment_as_in_the_image()}
     command = [sys.executable, "-m", "vramcast", "serve", "--config", str(config)]
     process = Process("vramcast", command, directory / "vramcast.log", environment)
     running = RunningService(process, f"http://127.0.0.1:{port}")

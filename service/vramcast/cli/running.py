@@ -81,7 +81,9 @@ def _cluster(settings: Settings) -> Any:
     from vramcast.cluster.kubernetes import KubernetesCluster
 
     return KubernetesCluster.from_environment(
-        bind_deadline_seconds=settings.bind_deadline_seconds, stale_after_seconds=settings.stale_after_seconds
+        bind_deadline_seconds=settings.bind_deadline_seconds,
+        stale_after_seconds=settings.stale_after_seconds,
+        resource_slices=settings.resource_slices,
     )
 
 

@@ -16,6 +16,7 @@ from vramcast.cluster.event_poster import EventPoster, PosterStats, PosterTiming
 from vramcast.cluster.pulse import WatchStats
 from vramcast.cluster.readers import Node, NodeReader, PodReader
 from vramcast.cluster.seam import BindingWrite, BindResult, PodEvent, Sink, Stats, SyncHealth
+from vramcast.cluster.slices import ResourceSlice, SliceReader
 from vramcast.cluster.transport import MERGE_PATCH, Action, ApiResponse, Transport
 from vramcast.cluster.watch import Timing, Watch
 from vramcast.names import PodUid
@@ -44,6 +45,7 @@ class KubernetesCluster:
         bind_timing: BindTiming | None = None,
         poster_timing: PosterTiming | None = None,
         pause: Callable[[float], object] | None = None,
+        resource_slices: bool = False,
     ) -> None:
         self._transport = transport
         self._stop = threading.Event()
@@ -52,6 +54,8 @@ class KubernetesCluster:
         self._pause = pause
         self._poster = EventPoster(transport, self._stop, poster_timing, pause=pause)
         self._watches: tuple[Watch[Node], Watch[Pod]] | None = None
+        self._resource_slices = resource_slices
+        self._slices: Watch[ResourceSlice] | None = None
 
     @classmethod
     def from_environment(
@@ -59,12 +63,14 @@ class KubernetesCluster:
         environment: Mapping[str, str] = os.environ,
         bind_deadline_seconds: float = 1.5,
         stale_after_seconds: float = 60.0,
+        resource_slices: bool = False,
     ) -> KubernetesCluster:
         """Connects with KUBECONFIG, ~/.kube/config or the pod's service account. Raises InvalidInput."""
         return cls(
             connect(environment),
             timing=Timing.for_limit(stale_after_seconds),
             bind_timing=BindTiming(bind_deadline_seconds),
+            resource_slices=resource_slices,
         )
 
     def start(self, sink: Sink) -> None:
@@ -74,10 +80,14 @@ class KubernetesCluster:
         self._watches = (nodes, pods)
         self._poster.start()
         nodes.start()
+        if self._resource_slices:
+            # Nothing waits for them: a node whose GPUs are not known yet offers none.
+            self._slices = Watch(self._transport, SliceReader(), sink, self._stop, self._timing, self._pause)
+            self._slices.start()
 
     def stop(self) -> None:
         self._stop.set()
-        parts = (*(self._watches or ()), self._poster)
+        parts = (*(self._watches or ()), *([self._slices] if self._slices else []), self._poster)
         for part in parts:
             part.interrupt()
         for part in parts:

@@ -12,6 +12,7 @@ from typing import Any, Protocol, TypeVar
 import msgspec
 
 from vramcast.cluster.objects import UNFINISHED
+from vramcast.cluster.slices import ResourceSlice
 from vramcast.hardware.vendors import is_gpu_resource
 from vramcast.names import NodeName, PodUid
 from vramcast.placement.changes import Change, NodeGone, NodeSeen, NodesListed, PodGone, PodSeen, PodsListed
@@ -52,7 +53,7 @@ def to_node(node: Node) -> NodeGpus:
     )
 
 
-T = TypeVar("T", bound=Node | Pod)
+T = TypeVar("T", bound=Node | Pod | ResourceSlice)
 
 
 class Reader(Protocol[T]):

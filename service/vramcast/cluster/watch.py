@@ -41,6 +41,7 @@ from vramcast.cluster.objects import Page, decode
 from vramcast.cluster.pulse import Pulse, StreamEnd, WatchStats
 from vramcast.cluster.readers import Node, Reader
 from vramcast.cluster.seam import Sink
+from vramcast.cluster.slices import ResourceSlice
 from vramcast.cluster.transport import (
     Action,
     ApiRefused,
@@ -63,7 +64,7 @@ _SHORT_SECONDS = 1.0
 # Even if the view may be older: a dead connection should be noticed within half a minute.
 _LONGEST_LIMIT_SECONDS = 60.0
 
-T = TypeVar("T", bound=Node | Pod)
+T = TypeVar("T", bound=Node | Pod | ResourceSlice)
 I = TypeVar("I")  # noqa: E741 - the object of an event
 _log = structlog.get_logger("vramcast.cluster.watch")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from vramcast.names import NodeName, PodUid
+from vramcast.placement.claimable import SliceChange
 from vramcast.placement.gpus import NodeGpus
 from vramcast.task.pod import PodRecord
 
@@ -63,4 +64,6 @@ class UtilizationSeen:
     share: float
 
 
-Change = NodeSeen | NodeGone | NodesListed | PodSeen | PodGone | PodsListed | UnmanagedSeen | UtilizationSeen
+Change = (
+    NodeSeen | NodeGone | NodesListed | PodSeen | PodGone | PodsListed | UnmanagedSeen | UtilizationSeen | SliceChange
+)

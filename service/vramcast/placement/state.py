@@ -5,7 +5,7 @@ Changes go in, demands come out. Nothing is stored: after a restart the same cha
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from vramcast.errors import InvalidTask
@@ -13,6 +13,8 @@ from vramcast.forecast.forecast import Forecast, Forecaster, Utilization
 from vramcast.hardware.vendors import CLAIMED_GPU
 from vramcast.names import NodeName, PodUid, Product, Resource
 from vramcast.placement import changes
+from vramcast.placement.claimable import ClaimableGpus, SliceGone, SliceSeen, SlicesListed
+from vramcast.placement.gpus import NodeGpus
 from vramcast.placement.interference import Load, load_of
 from vramcast.placement.ledger import Ledger
 from vramcast.placement.pool_table import MAX_MIB
@@ -60,6 +62,7 @@ class ClusterState:
         self._being_placed: dict[PodUid, PodRecord] = {}
         # How busy a task kept a GPU of its own. Lost on restart, and soon seen again.
         self._seen_busy: dict[Task, float] = {}
+        self._claimable = ClaimableGpus()
         self._replicated = replicated
         self._assumed_utilization = assumed_utilization
         self._forecaster = forecaster
@@ -73,10 +76,11 @@ class ClusterState:
             case changes.PodGone(uid):
                 self._lose_pod(uid)
             case changes.NodeSeen(node):
-                self.ledger.put_node(node)
-                self._recount_unassigned(node.name)
+                self._put_nodes([self._claimable.complete(node)])
             case changes.NodeGone(name):
-                self.ledger.drop_node(name)
+                self._drop_node(name)
+            case SliceSeen() | SliceGone() | SlicesListed():
+                self._put_nodes(self._claimable.apply(change))
             case changes.UnmanagedSeen(name, used_mib):
                 self.ledger.set_unmanaged(name, used_mib)
             case changes.UtilizationSeen(uid, share):
@@ -84,7 +88,7 @@ class ClusterState:
             case changes.NodesListed(names):
                 self.nodes_listed = True
                 for name in self.ledger.nodes.keys() - names:
-                    self.ledger.drop_node(name)
+                    self._drop_node(name)
             case changes.PodsListed(uids, listed_at):
                 self.pods_listed = True
                 self._last_list = change
@@ -193,6 +197,15 @@ class ClusterState:
         if known is None or not _is_newer_and_alike(pod, known):
             return pod
         return replace(pod, resource_version=known.resource_version, scheduling=known.scheduling)
+
+    def _put_nodes(self, nodes: Iterable[NodeGpus]) -> None:
+        for node in nodes:
+            self.ledger.put_node(node)
+            self._recount_unassigned(node.name)
+
+    def _drop_node(self, name: NodeName) -> None:
+        self._claimable.forget_node(name)
+        self.ledger.drop_node(name)
 
     # ------------------------------------------------------------------ pods that come and go
 
