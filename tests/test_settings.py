@@ -168,8 +168,10 @@ def test_every_kind_of_setting_can_come_from_the_environment(variable: str, text
 
 
 @pytest.mark.parametrize("link", ["tcp://10.0.0.1:8888", "udp://10.0.0.1:8888"])
-def test_a_service_link_variable_is_not_the_port_setting(link: str) -> None:
-    assert load_settings({}, {"VRAMCAST_PORT": link}).port == DEFAULTS["port"]
+@pytest.mark.parametrize("name", ["port", "webhook_port"])
+def test_a_service_link_variable_is_not_the_port_setting(name: str, link: str) -> None:
+    """Of the Services vramcast and vramcast-webhook."""
+    assert getattr(load_settings({}, {f"VRAMCAST_{name.upper()}": link}), name) == DEFAULTS[name]
 
 
 def test_unknown_variables_are_found_and_service_links_ignored() -> None:
@@ -315,3 +317,12 @@ def test_incomplete_sets_of_tls_files_are_refused(config: Path, given: set[str],
 def test_complete_sets_of_tls_files_are_accepted(config: Path, given: tuple[str, ...]) -> None:
     config.touch()
     load_settings({f"tls_{name}_file": config for name in given}, {})
+
+
+@pytest.mark.parametrize("given", [{"port"}, {"cert_file"}, {"port", "cert_file"}, {"cert_file", "key_file"}])
+def test_a_webhook_needs_a_port_and_a_certificate(config: Path, given: set[str]) -> None:
+    config.touch()
+    values = {"port": 8443, "cert_file": config, "key_file": config}
+    together = "webhook_port, webhook_cert_file and webhook_key_file go together: set all or none"
+    assert mistakes({f"webhook_{name}": values[name] for name in given}) == [together]
+    load_settings({f"webhook_{name}": value for name, value in values.items()}, {})

@@ -333,12 +333,12 @@ def _read_file(path: Path) -> dict[str, Any]:
 
 
 def _read_environment(environment: dict[str, str]) -> dict[str, str]:
-    """Skips VRAMCAST_PORT=tcp://..., which Kubernetes sets for a Service called vramcast."""
+    """Skips VRAMCAST_PORT=tcp://..., which Kubernetes sets for a Service called vramcast, and that of vramcast-webhook."""
     variables = {name: ENV_PREFIX + name.upper() for name in Settings.model_fields}
     return {
         name: environment[variable]
         for name, variable in variables.items()
-        if variable in environment and not (name == "port" and _is_service_link(variable, environment[variable]))
+        if variable in environment and not (name.endswith("port") and _is_service_link(variable, environment[variable]))
     }
 
 

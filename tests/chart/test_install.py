@@ -9,7 +9,7 @@ import pytest
 
 from tests.chart.conftest import NAMESPACE
 from tests.chart.helm import CHART, REPOSITORY, Helm
-from tests.chart.matrix import CASES
+from tests.chart.matrix import CASES, Values
 from tests.controlplane import Api, ApiError, ControlPlane, eventually
 from tests.docs.pages import commands
 
@@ -174,13 +174,21 @@ def test_certificates_made_by_helm_survive_an_upgrade(plane: ControlPlane, helm:
         items = plane.api.get(f"/api/v1/namespaces/{NAMESPACE}/secrets", labelSelector="app.kubernetes.io/instance=tls")
         return {item["metadata"]["name"]: item["data"] for item in items["items"]}
 
+    def trusted() -> set[str]:
+        """By the API server, when it calls the webhook."""
+        path = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/tls-vramcast-webhook"
+        return {one["clientConfig"]["caBundle"] for one in plane.api.get(path)["webhooks"]}
+
     options = ("tls", str(CHART), f"--namespace={NAMESPACE}")
-    helm.run("install", *options, values={"mode": "extender"})
+    values: Values = {"mode": "extender", "webhook": {"enabled": True}}
+    helm.run("install", *options, values=values)
     try:
         before = secrets()
-        assert set(before) == {"tls-vramcast-server-tls", "tls-vramcast-client-tls"}
-        helm.run("upgrade", *options, values={"mode": "extender", "settings": {"undescribed": "reject"}})
+        assert set(before) == {"tls-vramcast-server-tls", "tls-vramcast-client-tls", "tls-vramcast-webhook-tls"}
+        assert trusted() == {before["tls-vramcast-webhook-tls"]["ca.crt"]}
+        helm.run("upgrade", *options, values={**values, "settings": {"undescribed": "reject"}})
         assert secrets() == before
+        assert trusted() == {before["tls-vramcast-webhook-tls"]["ca.crt"]}
     finally:
         helm.run("uninstall", "tls", f"--namespace={NAMESPACE}")
 
