@@ -333,7 +333,7 @@ def _read_file(path: Path) -> dict[str, Any]:
 
 
 def _read_environment(environment: dict[str, str]) -> dict[str, str]:
-    """Skips VRAMCAST_PORT=tcp://..., which Kubernetes sets for a Service called vramcast, and that of vramcast-webhook."""
+    """Skips VRAMCAST_PORT=tcp://..., which Kubernetes sets for a Service called vramcast, or vramcast-webhook."""
     variables = {name: ENV_PREFIX + name.upper() for name in Settings.model_fields}
     return {
         name: environment[variable]
