@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from itertools import pairwise
 
 import pytest
 
 from vramcast.forecast.catalog import builtin_catalog
-from vramcast.forecast.forecast import Forecast
+from vramcast.forecast.forecast import Forecast, Source
 from vramcast.forecast.forecaster import CachingForecaster, PhysicsForecaster, described_network
 from vramcast.forecast.model import BUILTIN, choose_forecaster
 from vramcast.forecast.summary import summarize
@@ -78,3 +79,79 @@ def test_no_median_is_below_the_weights_gradients_and_states(model: str, precisi
 def test_fp32_adamw_needs_sixteen_bytes_for_each_parameter() -> None:
     run = forecast(learned(), model="mistralai/Mistral-7B-v0.1", precision="fp32", optimizer="adamw")
     assert run.median_bytes >= 16 * 7_241_732_096
+
+
+def test_one_more_image_does_not_take_gigabytes() -> None:
+    """ViT-L at 384 pixels took 9 GiB more for batch 36 than for 35."""
+    for precision in ("fp32", "amp-fp16", "bf16"):
+        runs = [
+            forecast(learned(), model="timm/vit_large_patch16_384", precision=precision, batch_size=str(batch))
+            for batch in (35, 36)
+        ]
+        for before, after in (tuple(run.median_bytes for run in runs), tuple(run.bound_bytes for run in runs)):
+            assert before < after < 1.05 * before
+
+
+ON_EACH_PATH = [
+    ({"model": "timm/vit_large_patch16_384", "precision": "fp32"}, Source.MODEL),
+    ({"model": "timm/resnet50", "precision": "amp-fp16"}, None),
+    ({"model": "hf/gpt2", "precision": "fp32"}, Source.MODEL),
+    ({"model": "hf/Llama-3.1-8B", "precision": "bf16", "lora_rank": "16"}, Source.RECORDING),
+]
+
+
+@pytest.mark.parametrize(("settings", "source"), ON_EACH_PATH)
+def test_bounds_rise_with_the_batch(settings: dict[str, str], source: Source | None) -> None:
+    runs = [forecast(learned(), **settings, batch_size=str(batch), share="true") for batch in range(1, 41)]
+    assert source is None or {run.source for run in runs} == {source}
+    assert all(before.bound_bytes < after.bound_bytes for before, after in pairwise(runs))
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"model": "hf/gpt2", "precision": "fp32"}, {"model": "hf/Llama-3.1-8B", "precision": "bf16", "lora_rank": "16"}],
+)
+def test_bounds_rise_with_the_length(settings: dict[str, str]) -> None:
+    lengths = (128, 200, 256, 300, 512, 700, 900, 1024)
+    runs = [
+        forecast(learned(), **settings, batch_size="4", sequence_length=str(length), share="true") for length in lengths
+    ]
+    assert all(before.bound_bytes < after.bound_bytes for before, after in pairwise(runs))
+
+
+@pytest.mark.parametrize("batch", ["6", "8"])
+@pytest.mark.parametrize(("settings", "source"), ON_EACH_PATH)
+def test_bounds_rise_with_less_risk(settings: dict[str, str], source: Source | None, batch: str) -> None:
+    risks = ("0.3", "0.1", "0.05", "0.01", "0.001")
+    runs = [forecast(learned(), **settings, batch_size=batch, max_oom_risk=risk) for risk in risks]
+    assert source is None or {run.source for run in runs} == {source}
+    assert all(before.bound_bytes <= after.bound_bytes for before, after in pairwise(runs))
+    assert runs[0].bound_bytes < runs[-1].bound_bytes
+
+
+@pytest.mark.parametrize(
+    ("model", "precision", "weight_bytes", "source"),
+    [
+        ("timm/resnet50", "fp32", 4 * 25_557_032, Source.MODEL),
+        ("hf/Llama-3.1-8B", "bf16", 2 * 8_030_261_248, Source.RECORDING),
+    ],
+)
+def test_ddp_on_four_gpus_adds_buckets_for_the_gradients(
+    model: str, precision: str, weight_bytes: int, source: Source
+) -> None:
+    alone, spread = (
+        forecast(learned(), model=model, precision=precision, batch_size="16", data_parallel_size=gpus)
+        for gpus in ("1", "4")
+    )
+    assert {alone.source, spread.source} == {source}
+    assert spread.median_bytes - alone.median_bytes == pytest.approx(weight_bytes, rel=0.1)
+
+
+@pytest.mark.parametrize("model", ["timm/resnet50", "hf/Llama-3.1-8B"])
+def test_master_weights_of_sharded_bf16_are_told(model: str) -> None:
+    sharding = {"precision": "bf16", "zero_stage": "3", "data_parallel_size": "8"}
+    assert MASTERS in forecast(learned(), model=model, **sharding).assumptions
+    assert MASTERS not in forecast(learned(), model=model, **{**sharding, "precision": "amp-bf16"}).assumptions
+
+
+MASTERS = "fp32 master weights, as DeepSpeed keeps them; FSDP of a model cast to bf16 has none"

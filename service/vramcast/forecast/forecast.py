@@ -9,12 +9,13 @@ next wider one is used.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from itertools import accumulate, pairwise
 from typing import Protocol
 
+from vramcast.errors import InvalidTask
 from vramcast.hardware.products import PRODUCTS
 from vramcast.names import Product
 from vramcast.task.quantity import MIB
@@ -222,3 +223,40 @@ def conformal_quantile(scores: Sequence[float], risk: float) -> float:
     ordered = sorted(scores)
     rank = math.ceil((len(ordered) + 1) * (1.0 - risk))
     return ordered[min(rank, len(ordered)) - 1]
+
+
+# ------------------------------------------------------------------ bounds that rise
+
+# The learned trees jump up and down from one batch to the next. A bound that falls when the batch grows is of no use to
+# somebody who wants the largest one that fits. So learned bounds are forecast at the powers of two, and lie on the
+# straight line between them for every other size, or next to it.
+_SIZES = ("batch_size", "sequence_length")
+# A bound so near to the line stays as it is: small networks are forecast within less.
+_CLOSE = 0.005
+
+
+def steady_bound(task: Task, found: Forecast, forecast: Callable[[Task], Forecast]) -> Forecast:
+    """`found` is the task's own forecast, and `forecast` makes the steady one of the same task at another size."""
+    if found.source is not Source.MODEL:
+        return found
+    for name in _SIZES:
+        try:
+            around = [(share, forecast(other)) for share, other in _around(task, name)]
+        except InvalidTask:
+            continue  # the profile was made for this size only
+        if around and all(other.source is found.source for _, other in around):
+            line = sum(share * other.bound_bytes for share, other in around)
+            steady = min(max(found.bound_bytes, (1 - _CLOSE) * line), (1 + _CLOSE) * line)
+            return replace(found, bound_bytes=max(found.median_bytes, round(steady)))
+    return found
+
+
+def _around(task: Task, name: str) -> Iterator[tuple[float, Task]]:
+    """The task at the powers of two below and above its size, with how much each counts; nothing at a power of two."""
+    size = getattr(task, name)
+    if size is None or size & (size - 1) == 0:
+        return
+    below = 1 << (size.bit_length() - 1)
+    share = (size - below) / below
+    yield 1 - share, replace(task, **{name: below})
+    yield share, replace(task, **{name: 2 * below})

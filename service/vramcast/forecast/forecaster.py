@@ -13,7 +13,7 @@ from vramcast.errors import FieldError, InvalidTask
 from vramcast.forecast import physics
 from vramcast.forecast.catalog import Catalog, CatalogUnusable, builtin_catalog
 from vramcast.forecast.description import Description, decode_profile
-from vramcast.forecast.forecast import UNADJUSTED, Adjustment, Basis, Forecast, Part, Source
+from vramcast.forecast.forecast import UNADJUSTED, Adjustment, Basis, Forecast, Part, Source, steady_bound
 from vramcast.forecast.latents import shown_size
 from vramcast.forecast.named import KnownSteps, NoSteps, steps_of
 from vramcast.forecast.physics import bound_factor
@@ -46,7 +46,7 @@ class CachingForecaster(ABC):
         key = (task, product)
         known = self._cache.get(key)
         if known is None:
-            known = self._forecast(task, product)
+            known = steady_bound(task, self._forecast(task, product), lambda other: self.forecast(other, product))
             with self._lock:
                 if len(self._cache) >= _CACHE_SIZE:
                     # The oldest entry: a dict keeps the order of insertion.
@@ -63,7 +63,8 @@ class CachingForecaster(ABC):
         steps = steps_of(task)
         if isinstance(steps, KnownSteps):
             try:
-                return forecast_recording(steps.key, steps.task, product, risk)
+                known = replace(steps.task, assumptions=(*steps.task.assumptions, *_with_masters(steps.task)))
+                return forecast_recording(steps.key, known, product, risk)
             except InvalidTask as error:
                 if task.level is Level.PROFILE:
                     raise
