@@ -130,6 +130,7 @@ bench: .venv/dev.stamp .venv/serving.stamp controlplane ## run the benchmarks an
 	@$(BIN)/python -m bench.scheduler --vramcast ".venv/serving/bin/python -m vramcast serve --port {port}" \
 	  --out docs/benchmarks/scheduler.md
 	@$(BIN)/python -m bench.waits --out docs/benchmarks/waits.md
+	@$(BIN)/python bench/names.py --out docs/benchmarks/names.md
 	@$(BIN)/python -m bench.admission --python .venv/serving/bin/python --out docs/benchmarks/admission.md
 
 chaos: .venv/dev.stamp controlplane ## run 100,000 binds through all kinds of faults and write docs/benchmarks/chaos.md

@@ -15,11 +15,12 @@ from vramcast.forecast.forecast import Forecast, Source
 from vramcast.forecast.forecaster import CachingForecaster
 from vramcast.forecast.model import BUILTIN, choose_forecaster
 from vramcast.forecast.named import KnownSteps, NoSteps, named_steps, steps_of
-from vramcast.forecast.recording import Span
+from vramcast.forecast.recording import Recording, Span
 from vramcast.forecast.recordings import Recordings, builtin_recordings, key_of, read_recordings, write_recordings
 from vramcast.forecast.solving import solve
 from vramcast.forecast.step_curve import step_curve
 from vramcast.forecast.storage import pack
+from vramcast.forecast.tape import Moment, Role
 from vramcast.hardware.products import memory_mib
 from vramcast.names import Product
 from vramcast.task.quantity import GIB, MIB
@@ -163,13 +164,44 @@ def test_a_name_that_nobody_knows_is_for_the_next_level() -> None:
 # ---------------------------------------------------------------------- what ships
 
 
-def test_every_shipped_recording_is_of_a_model_in_the_catalog_and_can_be_read() -> None:
+def test_every_shipped_recording_has_the_weights_of_its_model_in_the_catalog() -> None:
+    """Which are pinned by parameters.csv. LoRA and inference freeze them, and nf4 has another size."""
     shipped = builtin_recordings()
     assert shipped.has_model("hf/Llama-3.1-8B")
     for key in shipped:
-        model = key.partition(" ")[0]
-        assert builtin_catalog().line(model) is not None
-        assert shipped.read(key).info["family"] == "transformer"
+        model, _, variant = key.partition(" ")
+        known = builtin_catalog().line(model)
+        assert known is not None, key
+        recording = shipped.read(key)
+        assert recording.info["family"] == known.family
+        frozen = "lora" in variant or "inference" in variant
+        if "nf4" not in variant:
+            element_bytes = 2 if variant.startswith("16-bit") else 4
+            loaded = loaded_bytes(recording, Role.FROZEN if frozen else Role.WEIGHT)
+            assert loaded == element_bytes * known.parameters, key
+
+
+def loaded_bytes(recording: Recording, role: Role) -> int:
+    piece = recording.pieces[0]
+    tape = piece.tape({variable: span.low for variable, span in piece.spans.items()})
+    begin = next(mark.event for mark in tape.marks if mark.moment is Moment.STEP)
+    loaded = slice(int((tape.events[:begin] >= 0).sum()))
+    return int(tape.sizes[loaded][tape.roles[loaded] == role].sum())
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("meta-llama/Llama-3.1-8B", "meta-llama/Llama-3.1-8B-Instruct"),
+        ("Qwen/Qwen2.5-7B", "deepseek-ai/DeepSeek-R1-Distill-Qwen-7B"),
+        ("meta-llama/Llama-3.1-70B", "meta-llama/Llama-3.3-70B-Instruct"),
+    ],
+)
+def test_models_of_one_configuration_share_a_recording(one: str, other: str) -> None:
+    found = [steps_of(task(**{**LORA, "model": model})) for model in (one, other)]
+    keys = {steps.key for steps in found if isinstance(steps, KnownSteps)}
+    assert [type(steps) for steps in found] == [KnownSteps, KnownSteps]
+    assert len(keys) == 1
 
 
 @pytest.mark.parametrize("settings", [LORA, CHECKPOINTED])

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from vramcast.errors import InvalidInput
 from vramcast.forecast.tape import Mark, Role, Tape, check_events, unchecked_tape
 
+_new = tuple.__new__
 _Number = TypeVar("_Number", np.int64, np.int32, np.int16, np.uint8)
 
 
@@ -113,4 +114,5 @@ def _moved_marks(marks: Sequence[Mark], inserts: Sequence[Insert]) -> tuple[Mark
 
 
 def _shifted(marks: Sequence[Mark], shift: int) -> Sequence[Mark]:
-    return [Mark(event + shift, moment, unit) for event, moment, unit in marks] if shift else marks
+    # Past Mark's own constructor, which is half of a splice.
+    return [_new(Mark, (event + shift, moment, unit)) for event, moment, unit in marks] if shift else marks

@@ -7,7 +7,7 @@ and lists of temporaries as large as everything that is trained, freed from the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from math import isqrt
@@ -42,13 +42,25 @@ class Trained(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
+class TrainedWeights:
+    """All of them, in lists: a forecast makes thousands of storages as large as they are."""
+
+    sizes: list[int]
+    units: list[int]
+    element_bytes: int
+
+    def __iter__(self) -> Iterator[Trained]:
+        return (Trained(*pair, self.element_bytes) for pair in zip(self.sizes, self.units, strict=True))
+
+
+@dataclass(frozen=True, slots=True)
 class _Update:
     """What an optimizer makes: at the beginning, in the first update, and in every update."""
 
     states: int = 0  # made in the first update, each as large as its parameter
     first: Callable[[Insert, Trained], None] | None = None  # other states, for each parameter
     lists: int = 0  # temporaries in each update: lists as large as all that is trained
-    each: Callable[[Insert, Sequence[Trained]], None] | None = None  # other temporaries in each update
+    each: Callable[[Insert, TrainedWeights], None] | None = None  # other temporaries in each update
     before: bool = False  # the states are made with the optimizer, before the first step
     fuses: bool = False  # can run fused: no lists, and a counter on the GPU for each parameter
 
@@ -83,7 +95,7 @@ def with_update(
     return spliced(tape, inserts)
 
 
-def trained_weights(tape: Tape, event: int, element_bytes: int, *, sharded: bool = False) -> list[Trained]:
+def trained_weights(tape: Tape, event: int, element_bytes: int, *, sharded: bool = False) -> TrainedWeights:
     """The weights that have a gradient at this event, in the order in which the model was loaded."""
     events = tape.events[:event]
     live = np.zeros(len(tape.sizes), np.bool_)
@@ -93,8 +105,7 @@ def trained_weights(tape: Tape, event: int, element_bytes: int, *, sharded: bool
     if not sharded:
         gradients = np.flatnonzero(live & (tape.roles == Role.GRADIENT))
         weights = weights[_matched(_identities(tape, weights), _identities(tape, gradients))]
-    pairs = zip(tape.sizes[weights].tolist(), tape.units[weights].tolist(), strict=True)
-    return [Trained(size, unit, element_bytes) for size, unit in pairs]
+    return TrainedWeights(tape.sizes[weights].tolist(), tape.units[weights].tolist(), element_bytes)
 
 
 def _identities(tape: Tape, storages: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -131,7 +142,7 @@ def _open_slots(tape: Tape) -> list[tuple[int, int]]:
     ]
 
 
-def _make_states(insert: Insert, update: _Update, trained: Sequence[Trained], *, counters: bool) -> None:
+def _make_states(insert: Insert, update: _Update, trained: TrainedWeights, *, counters: bool) -> None:
     """`counters`: a fused optimizer counts its steps on the GPU, for each parameter."""
     for weight in trained if counters or update.first is not None else ():
         if counters and (update.states or update.first is not None):
@@ -140,13 +151,12 @@ def _make_states(insert: Insert, update: _Update, trained: Sequence[Trained], *,
         if update.first is not None:
             update.first(insert, weight)
     if update.states and not counters:
-        sizes = [weight.size_bytes for weight in trained for _ in range(update.states)]
-        units = [weight.unit for weight in trained for _ in range(update.states)]
+        sizes, units = (np.repeat(values, update.states).tolist() for values in (trained.sizes, trained.units))
         insert.make_all(sizes, Role.STATE, units)
 
 
-def _make_lists(insert: Insert, trained: Sequence[Trained], count: int) -> None:
-    sizes, nobody = [one.size_bytes for one in trained], [-1] * len(trained)
+def _make_lists(insert: Insert, trained: TrainedWeights, count: int) -> None:
+    sizes, nobody = trained.sizes, [-1] * len(trained.sizes)
     firsts = [insert.make_all(sizes, Role.TEMPORARY, nobody) for _ in range(count)]
     for first in firsts:
         insert.free_backwards(first, len(sizes))
@@ -172,7 +182,7 @@ def _adafactor_states(insert: Insert, weight: Trained) -> None:
         insert.make(_FLOAT_BYTES * isqrt(weight.elements), Role.STATE, weight.unit)
 
 
-def _adafactor(insert: Insert, trained: Sequence[Trained]) -> None:
+def _adafactor(insert: Insert, trained: TrainedWeights) -> None:
     """One parameter after the other, in fp32. The loop's names hold what the parameter before made."""
     gradient = copy = update = -1
     for weight in trained:

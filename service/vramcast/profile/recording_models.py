@@ -167,7 +167,8 @@ def record_variant(depth: Depth, variant: str) -> Recording:
 
     def record(blocks: int) -> Recording:
         build = _builder(depth, blocks)
-        return record_language_model(build, lengths, depth.longest, settings, _info(build))
+        info = {**_info(build), "family": "transformer"}  # embeddings hide what a few blocks are
+        return record_language_model(build, lengths, depth.longest, settings, info)
 
     with quiet():
         if _can_be_stretched(depth, settings):
