@@ -19,13 +19,17 @@ from tests.api.admission import new_review, webhook
 from tests.api.client import Response
 from tests.api.damage import damaged
 from tests.fakes import new_fake_service, sharing_node, whole_node
-from vramcast.settings import load_settings
+from vramcast.settings import Runtime, System, load_settings
 
 REVIEWS = 5_000
 PODS: tuple[Any, ...] = (
     new_pod(),
     new_pod({**MODEL, "gpus": "2", "max-oom-risk": "0.01"}, tolerations=[{"operator": "Exists"}]),
     new_pod({"gpu-memory": "16GB"}),
+    new_pod(schedulerName="kai-scheduler"),
+    new_pod(schedulerName="volcano", containers=[new_container(resources={"limits": {"volcano.sh/vgpu-number": "1"}})]),
+    new_pod(schedulerName="koord-scheduler"),
+    new_pod(containers=[new_container(env=[{"name": "PYTORCH_ALLOC_CONF", "value": "expandable_segments:True"}])]),
     new_pod(containers=[new_container(resources={"limits": {"nvidia.com/gpu": "1"}})]),
     new_pod(
         initContainers=[new_container("data", env=[{"name": "A", "value": "b"}])],
@@ -49,9 +53,14 @@ def workload(pod: Any) -> Any:
     return {"kind": "Job", "metadata": {"name": "j", "annotations": {}}, "spec": {"template": template}}
 
 
+def claim(pod: Any) -> Any:
+    request = {"name": "gpu", "exactly": {"deviceClassName": "gpu.nvidia.com", "count": 1}}
+    return {"kind": "ResourceClaim", "metadata": pod["metadata"], "spec": {"devices": {"requests": [request]}}}
+
+
 def good_review(draw: random.Random) -> Any:
     pod = draw.choice(PODS)
-    return new_review(draw.choice([pod, pod, workload(pod)]))
+    return new_review(draw.choice([pod, pod, pod, workload(pod), claim(pod)]))
 
 
 def check(response: Response, body: bytes) -> None:
@@ -70,7 +79,8 @@ def check(response: Response, body: bytes) -> None:
 
 
 def test_five_thousand_malformed_reviews_all_get_an_answer_and_leak_nothing() -> None:
-    settings = load_settings({"webhook_scheduler_name": "s", "log_level": "error"}, {})
+    everything = {"webhook_caps": ",".join(Runtime), "webhook_resource": True, "webhook_dialects": ",".join(System)}
+    settings = load_settings({"webhook_scheduler_name": "s", "log_level": "error", **everything}, {})
     client = webhook(new_fake_service([sharing_node("a", 2), whole_node("w", 2)], settings=settings))
 
     async def send_all(draw: random.Random, count: int) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import msgspec
 import pytest
 
 from tests.controllers.test_telemetry import SUMMARY, World, record_of, stamp
@@ -75,6 +76,15 @@ def test_a_claimed_gpu_is_not_bound_to_a_node_that_shares_its_own(world: World) 
     asyncio.run(world.client.filter(claiming_pod(), ["s"]))
     assert asyncio.run(world.client.bind(claiming_pod(), "s"))
     assert world.cluster.writes == []
+
+
+def test_why_it_waits_is_not_for_vramcast_to_say(world: World) -> None:
+    world.see(claiming_pod())
+    shown = world.client.request("GET", "/pods/default/p").json()
+    assert (shown["pod"]["reasons"], shown["advice"], shown["error"]) == ([], [], "")
+    assert shown["needs_mib"]
+    explained = world.client.request("POST", "/explain", msgspec.json.encode(claiming_pod())).json()
+    assert explained["error"] == "another system hands out its GPU"
 
 
 def test_it_takes_no_room_from_the_devices_of_the_plugin(world: World) -> None:

@@ -11,7 +11,6 @@ from vramcast.cluster.seam import BindingWrite, BindResult, Fate
 from vramcast.errors import InvalidTask, NotSynced, WorldUnavailable
 from vramcast.forecast.forecast import UNADJUSTED, Adjustment, Forecast
 from vramcast.forecast.physics import least_context_mib
-from vramcast.hardware.vendors import CLAIMED_GPU
 from vramcast.names import NodeName, PodUid
 from vramcast.placement.changes import PodSeen
 from vramcast.placement.promises import Demand, Promise
@@ -65,8 +64,7 @@ async def _described_demand(service: Service, pod: PodRecord) -> Demand | None:
         demand = service.state.demand(pod)
     except InvalidTask:
         return None
-    placed = demand is not None and demand.ask.resource != CLAIMED_GPU
-    return demand if placed and pod.task is not None else None
+    return demand if demand is not None and pod.task is not None and not pod.claims else None
 
 
 async def _bind_undescribed(service: Service, pod: PodRecord, write: BindingWrite) -> Reply:

@@ -10,7 +10,6 @@ from vramcast.api import wire
 from vramcast.api.preempt import nodes_to_evict_from
 from vramcast.api.wire import Reply
 from vramcast.errors import InvalidTask, NotLeading, NotSynced
-from vramcast.hardware.vendors import CLAIMED_GPU
 from vramcast.placement.fit import Decision
 from vramcast.placement.promises import Demand
 from vramcast.placement.reasons import Reason, reason_text
@@ -52,7 +51,7 @@ def _why_not_judged(service: Service, pod: PodRecord) -> str:
     """Empty for a pod that wants one of our GPUs, or made a mistake in saying so."""
     if service.observes:
         return "mode observe"
-    if pod.ask is not None and pod.ask.resource == CLAIMED_GPU:
+    if pod.claims:
         return "claims its GPU from another system"
     return "asks for no GPU" if pod.task is None and pod.invalid is None and pod.ask is None else ""
 

@@ -144,9 +144,10 @@ async def explain_pod(service: ServiceOf, pod: ManifestOf, page: PageOf) -> Repl
     except InvalidTask as error:
         shown = {"pod": pod.key, "error": str(error), "policy": service.settings.undescribed, "nodes": []}
         return ReplyResponse(Reply(encode(shown), pod.key, decision=str(error)))
-    if demand is None or not demand.needs_mib:
-        shown = {"pod": pod.key, "error": "no task is described", "policy": service.settings.undescribed, "nodes": []}
-        return ReplyResponse(Reply(encode(shown), pod.key, decision="not described"))
+    if demand is None or not demand.needs_mib or pod.claims:
+        why = "another system hands out its GPU" if pod.claims else "no task is described"
+        shown = {"pod": pod.key, "error": why, "policy": service.settings.undescribed, "nodes": []}
+        return ReplyResponse(Reply(encode(shown), pod.key, decision=why))
     nodes = _explain_nodes(service, demand, page.names)
     feasible = sum(node["fits"] for node in nodes)
     answer = {

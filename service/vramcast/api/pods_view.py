@@ -93,7 +93,7 @@ async def show_pod(request: Request, service: ServiceOf, namespace: str, name: s
             demand = await _demand(service, record)
             if demand is not None and demand.needs_mib:
                 needs = {str(product): need for product, need in demand.needs_mib.items()}
-                advice = await advise(service, record, demand)
+                advice = [] if record.claims else await advise(service, record, demand)
         except InvalidTask as mistake:
             error, advice = str(mistake), invalid(mistake)
     shown = {
@@ -215,7 +215,7 @@ async def _reasons(service: Service, pod: PodRecord) -> list[dict[str, Any]]:
         demand = await _demand(service, pod)
     except InvalidTask as error:
         return [_reason(Reason.INVALID_TASK, f"task description: {error}", len(ledger.nodes))]
-    if demand is None:
+    if demand is None or pod.claims:
         return []
     if not demand.needs_mib and pod.task is None:
         policy = service.settings.undescribed

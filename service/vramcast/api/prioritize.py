@@ -7,7 +7,6 @@ import numpy as np
 from vramcast.api import wire
 from vramcast.api.wire import Reply
 from vramcast.errors import InvalidTask
-from vramcast.hardware.vendors import CLAIMED_GPU
 from vramcast.placement.promises import Demand
 from vramcast.service import Service
 from vramcast.task.pod import PodRecord
@@ -34,5 +33,4 @@ async def _demand(service: Service, pod: PodRecord) -> Demand | None:
         demand = service.state.demand(pod)
     except InvalidTask:
         return None
-    preferred = demand is not None and demand.needs_mib and demand.ask.resource != CLAIMED_GPU
-    return demand if preferred else None
+    return demand if demand is not None and demand.needs_mib and not pod.claims else None

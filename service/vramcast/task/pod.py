@@ -104,6 +104,11 @@ class PodRecord:
         return f"{self.namespace}/{self.name}"
 
     @property
+    def claims(self) -> bool:
+        """Does another system hand out its GPU? Then it is forecast and measured, and not placed by vramcast."""
+        return self.ask is not None and self.ask.resource == CLAIMED_GPU
+
+    @property
     def matters(self) -> bool:
         """Does it use or describe a GPU?"""
         return self.ask is not None or self.task is not None or self.invalid is not None or self.assignment is not None
