@@ -311,6 +311,13 @@ def test_the_scheduler_ignores_the_resource_that_quotas_count(helm: Helm) -> Non
         assert "managedResources" not in config["extenders"][0]
 
 
+def test_resource_slices_may_be_read_only_if_they_are_asked_for(helm: Helm) -> None:
+    for asked in (False, True):
+        role = named(helm.template({"settings": {"resource_slices": asked}}), "ClusterRole", "vramcast-extender")
+        granted = [rule["verbs"] for rule in role["rules"] if "resourceslices" in rule["resources"]]
+        assert granted == ([["list", "watch"]] if asked else [])
+
+
 def test_the_webhook_sees_claims_only_if_it_fills_them_in(helm: Helm) -> None:
     for dialects, seen in ((["hami"], []), (["hami", "dra"], ["claims.vramcast.dev"])):
         documents = helm.template({"webhook": {"enabled": True, "dialects": dialects}})

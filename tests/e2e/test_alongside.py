@@ -126,6 +126,16 @@ def test_the_recipe_of_a_claim_template_gets_its_number(api: Api, told: str, exp
     assert api.create_pod(pod)["spec"]["resourceClaims"]
 
 
+def test_a_template_may_describe_the_claims_and_not_itself(api: Api, told: str, expected_mib: int) -> None:
+    template, _ = recipes()["Dynamic resource allocation"]
+    template["spec"]["metadata"] = {"annotations": template["metadata"].pop("annotations")}
+    template["metadata"]["name"] = "described-inside"
+    (request,) = api.request("POST", paths(told)["ResourceClaimTemplate"], template)["spec"]["spec"]["devices"][
+        "requests"
+    ]
+    assert request["exactly"]["capacity"]["requests"]["memory"] == f"{expected_mib}Mi"
+
+
 @pytest.fixture
 def _two_claimable_gpus(plane: ControlPlane, api: Api) -> Iterator[None]:
     """And the vanilla scheduler, which knows nothing of vramcast."""

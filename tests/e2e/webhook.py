@@ -11,6 +11,7 @@ from typing import Any
 
 import yaml
 
+from tests.chart.helm import Helm
 from tests.controlplane import Api, ApiError, ControlPlane, Process, environment_as_in_the_image, free_port
 from tests.e2e.conftest import RULES, RunningService
 from tests.serve.identities import Identity, make_identity
@@ -46,31 +47,26 @@ def admitting_service(plane: ControlPlane, directory: Path, **settings: Any) -> 
     running = RunningService(process, f"http://127.0.0.1:{port}")
     running.start()
     try:
-        _register(plane.api, directory.name, webhook_port, authority)
+        _register(plane, directory.name, webhook_port, authority)
         yield running
     finally:
         plane.api.request("DELETE", f"{_CONFIGURATIONS}/{directory.name}")
         running.process.terminate()
 
 
-def _register(api: Api, name: str, port: int, authority: Identity) -> None:
+def _register(plane: ControlPlane, name: str, port: int, authority: Identity) -> None:
+    """The chart's webhooks, for other namespaces, and with the patience of a test."""
     trust = base64.b64encode(authority.cert.read_bytes()).decode()
-    webhook = {
-        "name": f"{name}.vramcast.dev",
+    documents = Helm(plane.binaries.helm).template({"webhook": {"enabled": True, "dialects": ["dra"]}})
+    (chart,) = (document for document in documents if document["kind"] == "MutatingWebhookConfiguration")
+    changed = {
         "clientConfig": {"url": f"https://127.0.0.1:{port}/admit", "caBundle": trust},
-        "rules": [_rule("", "pods"), _rule("resource.k8s.io", "resourceclaims", "resourceclaimtemplates")],
         "namespaceSelector": {"matchLabels": {"admitted-by": name}},
         "failurePolicy": "Fail",
-        "reinvocationPolicy": "IfNeeded",
-        "sideEffects": "None",
         "timeoutSeconds": 30,
-        "admissionReviewVersions": ["v1"],
     }
-    api.request("POST", _CONFIGURATIONS, {"metadata": {"name": name}, "webhooks": [webhook]})
-
-
-def _rule(group: str, *resources: str) -> Json:
-    return {"apiGroups": [group], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": list(resources)}
+    webhooks = [webhook | changed for webhook in chart["webhooks"] if not webhook["name"].startswith("unshared")]
+    plane.api.request("POST", _CONFIGURATIONS, {"metadata": {"name": name}, "webhooks": webhooks})
 
 
 def create_namespace(api: Api, name: str, admitted_by: str) -> None:

@@ -98,10 +98,12 @@ class KubernetesCluster:
         watches = self.watch_stats()
         synced = bool(watches) and all(watch.synced for watch in watches)
         stale_seconds = max((watch.stale_seconds for watch in watches), default=0.0)
-        return SyncHealth(synced, stale_seconds, "; ".join(_in_words(watch) for watch in watches) or "not started")
+        # Decisions do not wait for ResourceSlices, but whoever looks sees how their watch fares.
+        words = map(_in_words, (*watches, *self._slice_stats()))
+        return SyncHealth(synced, stale_seconds, "; ".join(words) or "not started")
 
     def stats(self) -> Stats:
-        watches, posted = self.watch_stats(), self.event_stats()
+        watches, posted = (*self.watch_stats(), *self._slice_stats()), self.event_stats()
         return Stats(
             events=sum(watch.events for watch in watches),
             lists=sum(watch.lists for watch in watches),
@@ -112,6 +114,9 @@ class KubernetesCluster:
     def watch_stats(self) -> tuple[WatchStats, ...]:
         """Nodes, then pods."""
         return tuple(watch.stats() for watch in self._watches or ())
+
+    def _slice_stats(self) -> tuple[WatchStats, ...]:
+        return (self._slices.stats(),) if self._slices else ()
 
     def event_stats(self) -> PosterStats:
         return self._poster.stats()
