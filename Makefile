@@ -19,7 +19,7 @@ timed = @begin=$$(date +%s); $(2); code=$$?; \
 
 .DEFAULT_GOAL := help
 .PHONY: help install run controlplane test test-computing test-units test-train test-e2e test-chart test-busy test-fast \
-	test-browser screenshots lint format dist bench chaos predictors profiles recordings step-picture lock clean
+	test-browser screenshots lint format dist bench chaos cluster predictors profiles recordings step-picture lock clean
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -141,6 +141,11 @@ predictors: $(TRAIN)/ready ## compare the predictors and write docs/predictors.m
 	@$(TRAIN)/bin/python -m pip --disable-pip-version-check --quiet install --no-compile --require-hashes \
 	  -r requirements/predictors.txt
 	@PYTHONPATH=service $(TRAIN)/bin/python -m bench.predictors --data $(DATA) --out docs/predictors.md $(ARGS)
+
+cluster: $(TRAIN)/ready ## simulate clusters and write docs/what-it-buys.md and docs/benchmarks/packing.md: make cluster DATA=DIR
+	@test -n "$(DATA)" || { echo "error: name the directory of the traces: make cluster DATA=DIR" >&2; exit 1; }
+	@PYTHONPATH=service $(TRAIN)/bin/python -m bench.cluster --data $(DATA) --out docs/what-it-buys.md $(ARGS)
+	@PYTHONPATH=service $(TRAIN)/bin/python -m bench.cluster.packing --data $(DATA) --out docs/benchmarks/packing.md
 
 profiles: $(TRAIN)/ready ## compare recordings with fresh ones and write docs/benchmarks/profiles.md; takes an hour
 	@PYTHONPATH=service $(TRAIN)/bin/python -m bench.profiles --out docs/benchmarks/profiles.md $(ARGS)

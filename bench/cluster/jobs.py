@@ -132,16 +132,18 @@ def _most_alike(job_type: str, batch_size: int, kinds: Sequence[Kind]) -> tuple[
 
 
 def draw_jobs(trace: Trace, mix: str, count: int, gpus: int, load: float, seed: int) -> list[Job]:
-    """`load`: the work that arrives, over what the GPUs could do, one job each. mix: gavel (its models) or lucid."""
+    """`load`: the work that arrives, over what the GPUs could do with one job each.
+
+    In the mix `gavel` a job has the kind that is most like its own network; in others it has none yet.
+    """
     random = Random(f"{mix} {seed}")
     numbers = [random.randrange(len(trace.seconds)) for _ in range(count)]
-    kinds = sorted({kind for alike in trace.alike for kind in alike}) if mix == "gavel" else None
     gaps = [random.choice(trace.gaps) for _ in range(count)]
     wanted = sum(trace.seconds[number] for number in numbers) / (gpus * load)
     scale, now, jobs = wanted / max(sum(gaps), 1.0), 0.0, []
     for position, (number, gap) in enumerate(zip(numbers, gaps, strict=True)):
         now += gap * scale
-        kind = random.choice(trace.alike[number]) if kinds is not None else -1
+        kind = random.choice(trace.alike[number]) if mix == "gavel" else -1
         jobs.append(Job(f"{mix}-{seed}-{position}", kind, now, trace.seconds[number]))
     return jobs
 

@@ -26,7 +26,7 @@ class Policy:
     slowdown_weight: float = 0.0
     learns: bool = False  # calibration and OOM history
     sees: bool = False  # telemetry: memory beyond promises, and utilization of jobs alone on a GPU
-    warm_jobs: int = 0  # jobs that it has learned from before the first one that counts
+    warm: bool = False  # it has learned from as many other jobs before the first one that counts
     knows_pairs: bool = False  # the oracle places by the measured slowdown
 
 
@@ -70,23 +70,24 @@ def described(risk: float, max_slowdown: float | None = None) -> Ask:
     return lambda kind, _deaths, _random: kind.annotations | extra
 
 
-def policies(weight: float, warm_jobs: int) -> list[Policy]:
+def policies(weight: float) -> list[Policy]:
     """`weight`: slowdown_weight with interference."""
 
-    def ours(name: str, risk: float, weight: float, warm: int, limit: float | None = None) -> Policy:
-        return Policy(f"vramcast {name}", described(risk, limit), weight, learns=True, sees=True, warm_jobs=warm)
+    def ours(name: str, risk: float, weight: float, limit: float | None = None) -> Policy:
+        warm = "learned" in name
+        return Policy(f"vramcast {name}", described(risk, limit), weight, learns=True, sees=True, warm=warm)
 
     return [
         Policy("whole GPUs", whole),
         *(Policy(f"human, typically x {margin:g}", human(margin)) for margin in (1.0, 1.5, 2.0, 3.0)),
         Policy("GPUMemNet, always the right class", gpumemnet),
         Policy("Horus's formula", horus),
-        ours("0.05, packing only, cold", 0.05, 0.0, 0),
-        ours("0.05, packing only, learned", 0.05, 0.0, warm_jobs),
-        ours("0.05, cold", 0.05, weight, 0),
-        ours("0.05, learned", 0.05, weight, warm_jobs),
-        ours("0.01, cold", 0.01, weight, 0),
-        ours("0.01, learned", 0.01, weight, warm_jobs),
-        ours("0.05, learned, max-slowdown 1.3", 0.05, weight, warm_jobs, 1.3),
+        ours("0.05, packing only, cold", 0.05, 0.0),
+        ours("0.05, packing only, learned", 0.05, 0.0),
+        ours("0.05, cold", 0.05, weight),
+        ours("0.05, learned", 0.05, weight),
+        ours("0.01, cold", 0.01, weight),
+        ours("0.01, learned", 0.01, weight),
+        ours("0.05, learned, max-slowdown 1.3", 0.05, weight, 1.3),
         Policy("oracle", oracle, knows_pairs=True),
     ]

@@ -8,7 +8,7 @@ sees it what is used beyond promises; a job's exit report tells its peak.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from random import Random
 
@@ -23,6 +23,7 @@ from vramcast.names import NodeName, PodUid, Product
 from vramcast.outcomes.calibration import Calibrator
 from vramcast.outcomes.oom_history import OomHistory
 from vramcast.outcomes.outcome import Outcome, Truth
+from vramcast.outcomes.run_memory import RunMemory
 from vramcast.placement import fit
 from vramcast.placement.changes import NodeSeen, PodGone, PodSeen, UnmanagedSeen, UtilizationSeen
 from vramcast.placement.gpus import NodeGpus, Pool
@@ -32,12 +33,13 @@ from vramcast.placement.state import ClusterState
 from vramcast.task.pod import PodRecord, read_pod
 from vramcast.task.quantity import MIB
 from vramcast.task.run_status import Ending
-from vramcast.task.task import task_fingerprint
+from vramcast.task.task import Task, task_fingerprint
 
 PRODUCT = Product("NVIDIA-GeForce-RTX-3090")
 GPUS_PER_NODE = 8
 PEAK_SECONDS = 60.0
 RETRY_SECONDS = 60.0
+TEAMS = 8
 TOO_SLOW = 1.3
 # The oracle shares a GPU rather than take an empty one if all its jobs together lose no more than this.
 _HARMLESS = 0.15
@@ -48,10 +50,16 @@ Gpu = tuple[NodeName, int]
 class Memory:
     """What a policy learns."""
 
-    def __init__(self, base: CachingForecaster) -> None:
-        self.calibrator = Calibrator(base.version)
-        self.forecaster = CalibratedForecaster(base, self.calibrator)
+    def __init__(self, base: CachingForecaster, clock: Callable[[], float]) -> None:
+        self._calibrator = Calibrator(base.version)
+        self._runs = RunMemory(clock)
+        self.forecaster = CalibratedForecaster(base, self._calibrator, self._runs)
         self.oom_history = OomHistory()
+
+    def record(self, outcome: Outcome, task: Task) -> None:
+        self.oom_history.record(outcome)
+        self._calibrator.record(outcome)
+        self._runs.record(outcome, task)
 
 
 @dataclass(slots=True)
@@ -92,7 +100,7 @@ class Tally:
 
 class Simulation:
     def __init__(self, measured: Measured, policy: Policy, base: CachingForecaster, gpus: int) -> None:
-        memory = Memory(base)
+        memory = Memory(base, lambda: self._now)
         self._measured, self._policy, self._memory = measured, policy, memory
         floors = memory.oom_history.floors_mib if policy.learns else None
         self._state = ClusterState(Ledger(slowdown_weight=policy.slowdown_weight), memory.forecaster, floors)
@@ -104,6 +112,7 @@ class Simulation:
         self._names = names
         self._columns = self._ledger.board.columns(names)
         self._on: dict[Gpu, list[Running]] = {(name, gpu): [] for name in names for gpu in range(GPUS_PER_NODE)}
+        self._beyond_mib = {name: [0] * GPUS_PER_NODE for name in names}
         self._busy_since: dict[Gpu, float] = {}
         self._pending: list[tuple[Job, PodRecord]] = []
         self._deaths: dict[str, int] = {}
@@ -140,7 +149,9 @@ class Simulation:
         deaths = self._deaths.get(job.name, 0)
         asked = self._policy.ask(self._measured.kinds[job.kind], deaths, Random(job.name))
         uid = PodUid(f"{job.name}.{deaths}")
-        pod = read_pod(uid, "ml", f"{job.name}-{deaths}", asked, (), owner=f"Job/{job.name}")
+        # What one team's runs teach, no other team learns.
+        team = f"team-{Random(job.name).randrange(TEAMS)}"
+        pod = read_pod(uid, team, f"{job.name}-{deaths}", asked, (), owner=f"Job/{job.name}")
         self._state.apply(PodSeen(pod))
         return pod
 
@@ -290,12 +301,13 @@ class Simulation:
 
     def _show(self, gpu: Gpu) -> None:
         """Telemetry shows each GPU's memory, and not whose it is."""
-        beyond = []
-        for index in range(GPUS_PER_NODE):
-            runs = self._on[gpu[0], index]
-            used = sum(self._used_mib(run) for run in runs if run.peaked)
-            beyond.append(max(0, used - sum(run.promise.need_mib or 0 for run in runs)))
-        self._state.apply(UnmanagedSeen(gpu[0], tuple(beyond)))
+        node, index = gpu
+        runs, beyond = self._on[gpu], self._beyond_mib[node]
+        used = sum(self._used_mib(run) for run in runs if run.peaked)
+        more = max(0, used - sum(run.promise.need_mib or 0 for run in runs))
+        if more != beyond[index]:
+            beyond[index] = more
+            self._state.apply(UnmanagedSeen(node, tuple(beyond)))
 
     def _learn(self, run: Running, now: float, ending: Ending) -> None:
         task, forecast = run.pod.task, run.forecast
@@ -308,5 +320,4 @@ class Simulation:
             PRODUCT, forecast.model_version, forecast.risk, forecast.median_bytes, max(forecast.bound_bytes, promised),
             peak, ending, now, adjustment=forecast.adjustment, truth=Truth.REPORT,
         )  # fmt: skip
-        self._memory.oom_history.record(outcome)
-        self._memory.calibrator.record(outcome)
+        self._memory.record(outcome, task)

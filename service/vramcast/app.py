@@ -95,7 +95,7 @@ def build(
     # Only a static cluster has nobody else who counts devices.
     ledger = Ledger(
         hold_ttl_seconds=settings.hold_ttl_seconds, count_devices=settings.cluster is not None,
-        slowdown_weight=settings.slowdown_weight,
+        slowdown_weight=settings.slowdown_weight, node_weight=settings.node_weight,
     )  # fmt: skip
     floors_mib = learner.oom_history.floors_mib if calibrates else None
     state = ClusterState(

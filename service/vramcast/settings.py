@@ -159,8 +159,10 @@ class Settings(BaseModel):
     """how often to requeue unschedulable pods that would fit now; 0: never"""
     most_nodes_offered: int = Field(100, ge=0)
     """how many of the best fitting nodes filter returns; 0: all"""
-    slowdown_weight: float = Field(0.3, ge=0, le=0.9)
+    slowdown_weight: float = Field(0.25, ge=0, le=0.9)
     """share of a score that is the expected slowdown beside other pods; the rest is packing"""
+    node_weight: float = Field(0.1, ge=0, le=1)
+    """share of the packing that is how little would be left on the whole node; the rest is on the GPU"""
     assumed_utilization: float = Field(0.3, ge=0, le=1)
     """share of a GPU's time that a task counts with while its utilization is neither forecast nor measured"""
     node_cache_capable: bool = True

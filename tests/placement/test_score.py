@@ -25,7 +25,8 @@ def node_score(packing: float, slowdown: float, weight: float = 0.2) -> int:
 
 
 def points(packing: float, slowdown: float, weight: float) -> Ints:
-    return Terms(np.array([packing], dtype=np.float32), np.array([slowdown], dtype=np.float32)).points(weight)
+    share, times = np.array([packing], dtype=np.float32), np.array([slowdown], dtype=np.float32)
+    return Terms(share, times, share).points(weight, 0.1)
 
 
 def pressing(uid: str, need_mib: int, load: Load, count: int = 1) -> Demand:
@@ -101,6 +102,25 @@ def test_without_max_slowdown_the_same_nodes_fit_as_without_loads(
         assert len(set(one.sweep.gpus(column)[:, 0].tolist())) == count
         assert all(room >= need_mib for room in rooms)
         assert one.sweep.spare_mib(column)[0] == rooms[-1] - need_mib
+
+
+def test_a_whole_gpu_comes_from_the_node_that_has_fewest_left() -> None:
+    """So that nodes with many free GPUs remain for pods that need many."""
+    ledger = ledger_of(sharing_node("fresh", *[40_000] * 8), sharing_node("used", *[40_000] * 8))
+    for gpu in range(6):
+        ledger.promise(bound(f"tenant-{gpu}", "used", 40_000, gpu))
+    fresh, used = scores(ledger, demand("a", 40_000), "fresh", "used")
+    assert used > fresh
+
+
+def test_the_shortlist_has_the_nodes_with_fewest_gpus_left() -> None:
+    ledger = ledger_of(*(sharing_node(f"fresh-{number}", *[40_000] * 8) for number in range(20)),
+                       sharing_node("used", *[40_000] * 8))  # fmt: skip
+    for gpu in range(6):
+        ledger.promise(bound(f"tenant-{gpu}", "used", 40_000, gpu))
+    names = [*(f"fresh-{number}" for number in range(20)), "used"]
+    offered = ledger.offer_best(decide(ledger, demand("a", 40_000), *names), 1)
+    assert offered.fits.tolist() == [False] * 20 + [True]
 
 
 HEAVY, LIGHT = Load(1.0, 0.9), Load(0.1, 0.1)

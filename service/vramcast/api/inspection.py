@@ -191,8 +191,10 @@ def _explain_nodes(service: Service, demand: Demand, names: list[NodeName]) -> l
 def _explain_score(service: Service, terms: Terms, position: int) -> dict[str, float]:
     return {
         "packing": round(float(terms.packing[position]), 3),
+        "node_packing": round(float(terms.node_packing[position]), 3),
         "slowdown": round(float(terms.slowdown[position]), 3),
         "slowdown_weight": service.settings.slowdown_weight,
+        "node_weight": service.settings.node_weight,
     }
 
 

@@ -213,11 +213,16 @@ class ExplainedGpu(Answer):
 
 
 class ScoreTerms(Answer):
-    """10 x ((1 - weight) x packing + weight x max(0, 1 - 2 x (slowdown - 1))), rounded, is the score."""
+    """The score is 10 x ((1 - slowdown_weight) x p + slowdown_weight x max(0, 1 - 2 x (slowdown - 1))), rounded.
+
+    p is (1 - node_weight) x packing + node_weight x node_packing.
+    """
 
     packing: float = Field(description="share of the chosen GPU that would be taken")
+    node_packing: float = Field(description="1: nothing would be left on the node; 0: eight GPUs or more")
     slowdown: float = Field(ge=1, description="how many times as long as alone the pod is expected to run there")
     slowdown_weight: float = Field(description="setting slowdown_weight")
+    node_weight: float = Field(description="setting node_weight")
 
 
 class ExplainedNode(Answer):

@@ -44,11 +44,12 @@ class DeviceView:
 class Board:
     """All tables, and which column each node has.
 
-    `slowdown_weight`: how much of a score is the expected slowdown, 0 to 0.9; the rest is packing.
+    `slowdown_weight`: how much of a score is the expected slowdown, 0 to 0.9; the rest is packing. `node_weight`: how
+    much of that is the whole node's packing, 0 to 1; the rest is that of the GPU.
     """
 
-    def __init__(self, slowdown_weight: float) -> None:
-        self.slowdown_weight = slowdown_weight
+    def __init__(self, slowdown_weight: float, node_weight: float) -> None:
+        self.slowdown_weight, self.node_weight = slowdown_weight, node_weight
         self.nodes: dict[NodeName, NodeGpus] = {}
         self.tables: dict[Resource, PoolTable] = {}
         self.product_ids: dict[Product, int] = {}
@@ -205,11 +206,14 @@ def _recount_shared(
         for index in _indices_on(pool, promise):
             promised[index] += promise.need_mib or 0
             tenants[index].append(promise.load)
+    free = 0.0
     for index, size_mib in enumerate(pool.memory_mib):
         foreign = unmanaged[index] if index < len(unmanaged) else 0
+        free += max(0, size_mib - promised[index] - foreign) / max(size_mib, 1)
         table.set_unmanaged(index, column, foreign)
         table.set_tenants(index, column, tenants[index])
         table.set_room(index, column, size_mib - promised[index] - foreign - int(table.held[index, column]))
+    table.free_gpus[column] = free
 
 
 def _recount_kubelet(
@@ -237,4 +241,5 @@ def _recount_kubelet(
     shared = [promise.load.divided(pool.count) for promise in mine] if pool.replicas > 1 else []
     table.set_tenants(0, column, shared)
     table.free_devices[column] = pool.count * pool.replicas - sum(promise.count for promise in mine)
+    table.free_gpus[column] = max(0, int(table.free_devices[column])) / pool.replicas
     table.set_room(0, column, size_mib - taken - foreign - int(table.held[0, column]))

@@ -18,6 +18,8 @@ from vramcast.placement.reasons import Reason
 
 Reasons = npt.NDArray[np.uint8]
 MAX_SCORE = 10
+# A node with more GPUs free than this is as empty as one with so many.
+_MANY_GPUS = 8
 # How many nodes to score for each one offered.
 _SHORTLIST = 3
 # More than any GPU has: the need on a product without a forecast.
@@ -116,12 +118,14 @@ class Terms:
 
     packing: Floats  # share of the GPU that would be taken
     slowdown: Floats  # expected, of the pod; what it adds to all its neighbours together is the same again
+    node_packing: Floats  # 1 if nothing would be left on the node, 0 if eight GPUs or more
 
-    def points(self, slowdown_weight: float) -> Ints:
-        """0 to 10. Packing keeps large and empty GPUs free; calm keeps tasks that fill a GPU apart."""
+    def points(self, slowdown_weight: float, node_weight: float) -> Ints:
+        """0 to 10. Packing keeps large and empty GPUs, and nodes of them, free; calm keeps busy tasks apart."""
         # Of the pod and of its neighbours. Linear, as the sweep weighs it when it chooses among the GPUs of a node.
         calm = np.maximum(0, 1 - 2 * (self.slowdown - 1))
-        weighed = (1 - slowdown_weight) * self.packing + slowdown_weight * calm
+        packing = (1 - node_weight) * self.packing + node_weight * self.node_packing
+        weighed = (1 - slowdown_weight) * packing + slowdown_weight * calm
         return np.asarray(np.clip(np.rint(weighed * MAX_SCORE), 0, MAX_SCORE), dtype=np.int64)
 
 
@@ -132,11 +136,13 @@ def terms(board: Board, demand: Demand, sweep: Sweep | None, columns: Ints) -> T
         return None
     gpus = sweep.gpus(columns)
     size_mib = np.maximum(table.size[gpus[-1], columns], 1)
-    pressing = _pressing(board, table, demand)
-    own = pressing.pressure[columns] if pressing is not None else np.float32(IDLE.pressure)
+    own = sweep.pressure[columns] if sweep.pressure is not None else np.float32(IDLE.pressure)
     slowdown = 1 + SLOWDOWN * own * table.pressures(gpus, columns[np.newaxis, :]).max(axis=0)
     packing = 1 - sweep.spare_mib(columns) / size_mib
-    return Terms(packing.astype(np.float32), np.asarray(slowdown, dtype=np.float32))
+    need_gpus = demand.ask.count * sweep.needs_mib[columns] / np.maximum(table.largest[columns], 1)
+    left_gpus = np.maximum(np.minimum(table.free_gpus[columns] - need_gpus, _MANY_GPUS), 0)
+    whole = 1 - left_gpus / _MANY_GPUS
+    return Terms(packing.astype(np.float32), np.asarray(slowdown, np.float32), np.asarray(whole, np.float32))
 
 
 def scores(board: Board, demand: Demand, sweep: Sweep | None, columns: Ints) -> Ints:
@@ -144,7 +150,7 @@ def scores(board: Board, demand: Demand, sweep: Sweep | None, columns: Ints) -> 
     found = terms(board, demand, sweep, columns)
     if found is None or sweep is None:
         return np.zeros(len(columns), dtype=np.int64)
-    return np.where(sweep.fits[columns], found.points(board.slowdown_weight), 0)
+    return np.where(sweep.fits[columns], found.points(board.slowdown_weight, board.node_weight), 0)
 
 
 def fits_without(board: Board, decision: Decision, gone: Iterable[Promise]) -> Bools:
@@ -185,7 +191,10 @@ def _fullest(board: Board, decision: Decision, most: int) -> Ints:
     if table is None or sweep is None or most >= len(decision.fits):
         return np.flatnonzero(decision.fits)
     # Nearly always all GPUs of a node have the same size.
-    empty = sweep.spare_shares(table.size[0])[decision.columns]
+    shares = sweep.spare_shares(table.size[0])
+    if board.node_weight:
+        shares += table.free_gpus[: len(shares)] * np.float32(board.node_weight / _MANY_GPUS)
+    empty = shares[decision.columns]
     empty[~decision.fits] = np.inf
     # The value first and then where it is: finding the positions at once (argpartition) takes half as long again.
     limit = np.partition(empty, most)[most]

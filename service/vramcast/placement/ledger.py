@@ -66,12 +66,13 @@ class Ledger(PromiseBook):
     """`count_devices`: also count free devices, where no kube-scheduler has done so first."""
 
     def __init__(
-        self, *, hold_ttl_seconds: float = 30.0, count_devices: bool = False, slowdown_weight: float = 0.3
-    ) -> None:
+        self, *, hold_ttl_seconds: float = 30.0, count_devices: bool = False, slowdown_weight: float = 0.25,
+        node_weight: float = 0.1,
+    ) -> None:  # fmt: skip
         super().__init__()
         self._hold_ttl_seconds = hold_ttl_seconds
         self._count_devices = count_devices
-        self._board = Board(slowdown_weight)
+        self._board = Board(slowdown_weight, node_weight)
         self._gone: dict[PodUid, None] = {}
         self._entered_holds: dict[PodUid, Hold] = {}
         self._pending_hold: tuple[Decision, float] | None = None

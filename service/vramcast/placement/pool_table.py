@@ -63,6 +63,7 @@ class Sweep:
     # What would be left on each GPU taken, plus its penalty, packed; meaningless where the demand does not fit.
     chosen: Packed
     penalty: Packed | None = None  # (gpus, nodes)
+    pressure: Floats | None = None  # of the demand
 
     def gpus(self, columns: Ints) -> Ints:
         """(count, columns)"""
@@ -99,6 +100,8 @@ class PoolTable:
         self.free_devices = np.zeros(_FIRST_CAPACITY, dtype=np.int64)  # (nodes,)
         self.largest: Mibs = np.full(_FIRST_CAPACITY, _ABSENT_MIB, dtype=np.int32)  # (nodes,) of `size`
         self._worth: Floats = np.zeros(_FIRST_CAPACITY, dtype=np.float32)  # (nodes,) the same, 0 where there is none
+        # (nodes,) what is free of promises and unmanaged memory, in GPUs. Holds do not count: they come and go.
+        self.free_gpus: Floats = np.zeros(_FIRST_CAPACITY, dtype=np.float32)
         self.product_ids = np.zeros(_FIRST_CAPACITY, dtype=np.int32)  # (nodes,)
         # Sums over the whole table. They are usually 0, and then explaining a rejection can skip the arrays.
         self.held_mib = 0
@@ -138,6 +141,7 @@ class PoolTable:
         for flags in (self.offered, self.mixed, self.sliced):
             flags[column] = False
         self.devices[column] = self.free_devices[column] = 0
+        self.free_gpus[column] = 0
 
     def set_size(self, column: int, memory_mib: Sequence[int]) -> None:
         sizes = [min(size_mib, MAX_MIB) for size_mib in memory_mib]
@@ -187,7 +191,8 @@ class PoolTable:
         if pressing is not None:
             if self._crowd_units and pressing.weight:
                 penalty = self._penalty(pressing)
-                np.minimum(spare, _NEGATIVE, out=spare)  # so that what does not fit cannot wrap around
+                # So that what does not fit cannot wrap around. A row, because numpy is slow with one number here.
+                np.minimum(spare, np.full(nodes, _NEGATIVE), out=spare)
                 spare += penalty
             if self.limits or pressing.limited:
                 spare[self._too_slow(pressing)] = _NEGATIVE
@@ -199,7 +204,7 @@ class PoolTable:
             chosen = np.sort(spare, axis=0)[:count]
         fits = (chosen[-1] < _NEGATIVE) & self.offered[:nodes]
         fits &= ~self.mixed[:nodes]
-        return Sweep(needs_mib, fits, chosen, penalty)
+        return Sweep(needs_mib, fits, chosen, penalty, pressing.pressure if pressing is not None else None)
 
     def _penalty(self, pressing: Pressing) -> Packed:
         """What the slowdown of the pod and of its neighbours is worth. (gpus, nodes), packed"""

@@ -1,0 +1,131 @@
+"""The simulated cluster, on made-up measurements."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+
+import pytest
+from bench.cluster.__main__ import LOADS, Row
+from bench.cluster.jobs import Job, Kind, Measured, Trace, draw_jobs, read_measured, read_trace, with_kinds
+from bench.cluster.policies import GPU_MIB, Policy, gpumemnet, human, oracle, policies, whole
+from bench.cluster.report import Table, page
+from bench.cluster.simulate import PEAK_SECONDS, Simulation, Tally
+
+from vramcast.forecast.forecaster import PhysicsForecaster
+
+SMALL = Kind("ResNet18", "CIFAR-10", 32, False, 6_000, 0.5, 0.2)
+LARGE = Kind("ResNet50", "ImageNet", 64, False, 20_000, 1.0, 0.8)
+# A small job beside a small one takes 1.5 times as long.
+MEASURED = Measured((SMALL, LARGE), ((1.5, 1.2), (1.1, 2.0)))
+HOUR = 3600.0
+
+
+def simulate(policy: Policy, *jobs: Job, gpus: int = 8) -> Tally:
+    return Simulation(MEASURED, policy, PhysicsForecaster(0.05), gpus).run(jobs)
+
+
+def test_whole_gpus_slow_nothing_and_jobs_wait_for_one() -> None:
+    jobs = [Job(f"job-{number}", 0, 0.0, HOUR) for number in range(9)]
+    tally = simulate(Policy("whole", whole), *jobs)
+    assert tally.slowdowns == pytest.approx([1.0] * 9)
+    assert sorted(tally.waits) == pytest.approx([0.0] * 8 + [HOUR])
+    assert (tally.gpu_seconds, tally.makespan) == pytest.approx((9 * HOUR, 2 * HOUR))
+
+
+def test_jobs_on_one_gpu_take_as_long_as_measured() -> None:
+    """Both run at two thirds of their speed until the short one ends; then the other goes on alone."""
+    tally = simulate(Policy("pack", oracle), Job("long", 0, 0.0, 2 * HOUR), Job("short", 0, 0.0, HOUR))
+    assert sorted(tally.times) == pytest.approx([1.5 * HOUR, 2.5 * HOUR])
+    assert tally.gpu_seconds == pytest.approx(2.5 * HOUR)
+
+
+def test_the_oracle_prefers_an_empty_gpu_to_one_where_jobs_harm_each_other() -> None:
+    tally = simulate(Policy("oracle", oracle, knows_pairs=True), Job("a", 0, 0.0, HOUR), Job("b", 0, 0.0, HOUR))
+    assert tally.slowdowns == pytest.approx([1.0, 1.0])
+
+
+def test_memory_that_really_runs_out_kills_the_later_job_which_comes_again_and_ends() -> None:
+    def too_little(kind: Kind, deaths: int, random: Random) -> dict[str, str]:
+        return human(1.0, 0.0)(replace(kind, memory_mib=GPU_MIB if deaths else 3_000), 0, random)
+
+    jobs = [Job("first", 1, 0.0, HOUR), Job("second", 1, 1.0, HOUR)]
+    tally = simulate(Policy("too little", too_little), *jobs)
+    assert (tally.ooms, tally.jobs_with_oom) == (1, {"second"})
+    assert tally.lost_seconds == pytest.approx(PEAK_SECONDS)
+    assert len(tally.times) == 2
+
+
+def test_every_policy_ends_every_job_and_the_same_seed_gives_the_same_result() -> None:
+    jobs = [Job(f"job-{number}", number % 2, 60.0 * number, HOUR) for number in range(30)]
+    for policy in policies(0.3):
+        one, two = (simulate(policy, *jobs) for _ in range(2))
+        assert len(one.times) == 30, policy.name
+        assert one == two
+
+
+def test_a_second_run_keeps_what_was_learned() -> None:
+    ours = next(policy for policy in policies(0.3) if policy.name == "vramcast 0.05, cold")
+    simulation = Simulation(MEASURED, ours, PhysicsForecaster(0.05), 8)
+    first = simulation.run([Job(f"first-{number}", 0, 7200.0 * number, HOUR) for number in range(40)])
+    again = simulation.run([Job(f"again-{number}", 0, 7200.0 * number, HOUR) for number in range(40)])
+    error = [abs(tally.promised_mib_seconds / tally.used_mib_seconds - 1) for tally in (first, again)]
+    assert error[1] < error[0]
+    assert again.makespan == pytest.approx(first.makespan)
+
+
+def test_a_class_of_gpumemnet_is_its_upper_edge() -> None:
+    assert gpumemnet(SMALL, 0, Random(0))["vramcast.dev/gpu-memory"] == "8192Mi"
+    assert gpumemnet(SMALL, 1, Random(0))["vramcast.dev/gpu-memory"] == "16384Mi"
+
+
+def test_arrivals_bring_the_load_that_was_asked_for() -> None:
+    trace = Trace((HOUR, 3 * HOUR), ((0,), (1,)), (1.0, 2.0, 30.0))
+    jobs = draw_jobs(trace, "gavel", 500, 8, 0.5, 3)
+    assert sum(job.seconds for job in jobs) / (8 * jobs[-1].arrives) == pytest.approx(0.5)
+    assert {job.kind for job in jobs} == {0, 1}
+    others = with_kinds(draw_jobs(trace, "lucid", 500, 8, 0.5, 3), 5, 3)
+    assert {job.kind for job in others} == set(range(5))
+
+
+def test_measurements_are_read_and_pairs_without_one_are_filled(tmp_path: Path) -> None:
+    (tmp_path / "lucid_alone.csv").write_text(
+        "model,dataset,batchsize,amp,speed,gpu_util,gmem_util,gmem,label\n"
+        "PPO,LunarLander,32,0,5,12,0,2051.0,0\nResNet50,ImageNet,64,0,5,100,80,8570.0,2\n"
+    )
+    columns = ["model", "dataset", "gpu_num", "batchsize", "amp", "speed"]
+    header = ",".join(f"{name}{side}" for side in (1, 2) for name in columns)
+    (tmp_path / "lucid_pairs.csv").write_text(
+        f"{header}\nPPO,LunarLander,1,32,0,0.8,ResNet50,ImageNet,1,64,0,0.5\n"
+        "PPO,LunarLander,1,32,0,1.25,PPO,LunarLander,1,32,0,0.5\n"
+    )
+    measured = read_measured(tmp_path)
+    assert measured.slowdowns[0][1] == pytest.approx(1.25)
+    assert measured.slowdowns[1][0] == pytest.approx(2.0)
+    assert measured.slowdowns[0][0] == pytest.approx(1.5)  # of a job that was "faster than alone", and one that was not
+    assert measured.slowdowns[1][1] == 1.0
+    assert measured.slowdown(0, [1, 1]) == pytest.approx(1.5)
+    (tmp_path / "gavel_jobs.csv").write_text(
+        "trace,job_type,batch_size,gpus,steps,arrival_seconds\nt,ResNet-50,32,1,7200,0\nt,A3C,,1,36000,60\nt,A3C,,2,1,70\n"
+    )
+    pairs = tmp_path / "gavel.csv"
+    pairs.write_text(
+        "gpu,jobA,tputA_iso\nv100,\"('ResNet-50 (batch size 32)', 1)\",2.0\nv100,\"('A3C', 1)\",10.0\n"
+        "k80,\"('A3C', 1)\",1.0\n"
+    )
+    trace = read_trace(tmp_path, pairs, measured.kinds)
+    assert trace.seconds == (3600.0, 3600.0)
+    assert trace.alike == ((1,), (0,))
+
+
+def test_the_page_has_every_policy_and_what_it_changed() -> None:
+    def row(mix: str, policy: str, seed: int) -> Row:
+        whole_gpus = policy == "whole GPUs"
+        hours = (100.0 if whole_gpus else 60.0) + seed
+        return Row(mix, policy, seed, 0.3, hours, hours, 1.0, 2.0, 0.1, 1.1, 0.2, 0.0, 0.0, 0.0, 1.2, 3000.0)
+
+    names = [policy.name for policy in policies(0.3)]
+    text = page(Table([row(mix, name, seed) for mix in LOADS for name in names for seed in (0, 1)]), 2, 400, 32)
+    assert all(f"| {name} | -40 % (-40 to -40) |" in text for name in names if name != "whole GPUs")
+    assert "| whole GPUs | +0 % (+0 to +0) |" in text
