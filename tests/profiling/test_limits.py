@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 import torch
 
-from vramcast.admission.limits import limit, limit_annotations
+from vramcast.admission.limits import ProcessContext, limit, limit_annotations
 from vramcast.settings import Runtime
 
 
 @pytest.mark.parametrize("own", ["", "expandable_segments:True,", "roundup_power2_divisions:[256:1,512:2,>:4],"])
 @pytest.mark.parametrize("need_mib", [600, 10_000, 40_510])
 def test_torch_accepts_the_limit(own: str, need_mib: int) -> None:
-    limited = limit(need_mib, [40_510], context_mib=430, slack=0.1)
+    limited = limit(need_mib, [40_510], ProcessContext(430, 430), slack=0.1)
     assert limited is not None
     (value,) = limit_annotations(limited, (Runtime.TORCH,)).values()
     torch._C._accelerator_setAllocatorSettings(own + value)

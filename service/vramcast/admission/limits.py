@@ -2,7 +2,8 @@
 
 A run that outgrows its promise then fails itself, instead of a neighbour on the same GPU. What a limit covers differs:
 the allocators of torch, JAX and TensorFlow do not see the CUDA context, which every process takes besides its tensors,
-while MPS and HAMi-core count everything.
+while MPS and HAMi-core count everything. JAX and TensorFlow take their whole limit at the start, needed or not, so
+theirs is the promise without slack.
 """
 
 from __future__ import annotations
@@ -34,9 +35,18 @@ class MemoryLimit:
     """Of one process on each GPU of its pod."""
 
     whole_mib: int  # everything included
-    tensors_mib: int  # without the context
-    fraction: float  # the tensors' part of the GPU's memory
+    fraction: float  # of the GPU's memory, without the context
+    pool_mib: int  # what may be taken at the start
+    pool_fraction: float
     gpus: int
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessContext:
+    """What a process takes besides its tensors: surely, and by the forecasts."""
+
+    least_mib: int
+    usual_mib: int
 
 
 def is_capped(task: Task | None, resource: Resource) -> bool:
@@ -45,26 +55,27 @@ def is_capped(task: Task | None, resource: Resource) -> bool:
     return cap is Cap.SOFT or (cap is None and task is not None and resource == SHARED_GPU)
 
 
-def limit(need_mib: int, sizes_mib: Sequence[int], context_mib: int, slack: float) -> MemoryLimit | None:
+def limit(need_mib: int, sizes_mib: Sequence[int], context: ProcessContext, slack: float) -> MemoryLimit | None:
     """`sizes_mib`: the usable memory of the pod's GPUs, which is what CUDA reports as their total.
 
-    `context_mib`: the least that a process takes besides its tensors, so that the limit never stops a run within its
-    promise. A fraction holds for all GPUs of the process, so of different sizes the smallest counts. None: the need is
-    smaller than a context, so no limit would let the process run.
+    Without the least context, a limit never stops a run within its promise. A pool is without the usual context, so
+    that both together are the promise, unless that is most of a small need. A fraction holds for all GPUs of the
+    process, so of different sizes the smallest counts. None: the need is smaller than a context, so nothing could run.
     """
     smallest = min(sizes_mib)
     whole = min(ceil(need_mib * (1 + slack)), smallest)
-    tensors = whole - context_mib
-    if tensors <= 0:
+    pool = need_mib - (context.usual_mib if need_mib >= 2 * context.usual_mib else context.least_mib)
+    if whole <= context.least_mib or pool <= 0:
         return None
-    return MemoryLimit(whole, tensors, ceil(tensors * _STEPS / smallest) / _STEPS, len(sizes_mib))
+    fraction = ceil((whole - context.least_mib) * _STEPS / smallest) / _STEPS
+    return MemoryLimit(whole, fraction, pool, max(1, pool * _STEPS // smallest) / _STEPS, len(sizes_mib))
 
 
 def limit_annotations(limited: MemoryLimit, runtimes: Sequence[Runtime]) -> dict[str, str]:
     forms = {
         Runtime.TORCH: f"per_process_memory_fraction:{limited.fraction:.4f}",
-        Runtime.JAX: f"{limited.fraction:.4f}",
-        Runtime.TENSORFLOW: str(limited.tensors_mib),
+        Runtime.JAX: f"{limited.pool_fraction:.4f}",
+        Runtime.TENSORFLOW: str(limited.pool_mib),
         # By the ordinals that the container sees.
         Runtime.MPS: ",".join(f"{ordinal}={limited.whole_mib}M" for ordinal in range(limited.gpus)),
         Runtime.HAMI_CORE: f"{limited.whole_mib}m",

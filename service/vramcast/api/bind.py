@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from vramcast.admission.limits import is_capped, limit, limit_annotations
+from vramcast.admission.limits import ProcessContext, is_capped, limit, limit_annotations
 from vramcast.api import wire
 from vramcast.api.wire import Reply
 from vramcast.cluster.seam import BindingWrite, BindResult, Fate
 from vramcast.errors import InvalidTask, NotSynced, WorldUnavailable
 from vramcast.forecast.forecast import UNADJUSTED, Adjustment, Forecast
-from vramcast.forecast.physics import least_context_mib
+from vramcast.forecast.physics import context_part, least_context_mib
 from vramcast.names import NodeName, PodUid
 from vramcast.placement.changes import PodSeen
 from vramcast.placement.promises import Demand, Promise
@@ -172,8 +172,9 @@ def _limits(service: Service, pod: PodRecord, promise: Promise) -> dict[str, str
     if pool is None or promise.need_mib is None or not is_capped(pod.task, promise.resource):
         return {}
     sizes = [pool.memory_mib[index] for index in promise.gpu_indices] or [min(pool.memory_mib)] * promise.count
-    slack = service.settings.webhook_cap_slack
-    limited = limit(promise.need_mib, sizes, least_context_mib(pool.product), slack)
+    usual_mib = context_part(pool.product, cudnn=False, norms=False).size_bytes // MIB
+    context = ProcessContext(least_context_mib(pool.product), usual_mib)
+    limited = limit(promise.need_mib, sizes, context, service.settings.webhook_cap_slack)
     return limit_annotations(limited, service.settings.capped_runtimes) if limited else {}
 
 
