@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from vramcast.hardware.vendors import SHARED_GPU
+from vramcast.names import NodeName
 from vramcast.placement.board import Board
 from vramcast.placement.interference import IDLE, SLOWDOWN
 from vramcast.placement.name_index import Ints
@@ -151,6 +152,26 @@ def scores(board: Board, demand: Demand, sweep: Sweep | None, columns: Ints) -> 
     if found is None or sweep is None:
         return np.zeros(len(columns), dtype=np.int64)
     return np.where(sweep.fits[columns], found.points(board.slowdown_weight, board.node_weight), 0)
+
+
+def linked(board: Board, demand: Demand, node: NodeName, gpus: tuple[int, ...]) -> tuple[int, ...]:
+    """GPUs of one group with fast links, instead of these, if a group has enough with room: its fullest ones.
+
+    With a limit on slowdown somewhere, room alone does not decide, and these stay.
+    """
+    groups, table, column = board.nodes[node].links, board.tables[demand.ask.resource], board.column(node)
+    pool = board.nodes[node].pool(demand.ask.resource)
+    limited = table.limits or any(load.most_slowdown < np.inf for load in demand.loads.values())
+    if demand.ask.count == 1 or limited or column is None or pool is None or pool.picked_by_kubelet:
+        return gpus
+    need_mib = demand.needs_mib.get(pool.product, 0)
+    found = []
+    for group in groups:
+        rooms = sorted((table.room(gpu, column), gpu) for gpu in group if gpu < pool.count)
+        able = [(room_mib, gpu) for room_mib, gpu in rooms if room_mib >= need_mib][: demand.ask.count]
+        if len(able) == demand.ask.count:
+            found.append((sum(room_mib for room_mib, _ in able), tuple(sorted(gpu for _, gpu in able))))
+    return min(found)[1] if found else gpus
 
 
 def fits_without(board: Board, decision: Decision, gone: Iterable[Promise]) -> Bools:

@@ -23,6 +23,8 @@ KEEPS_OUT = frozenset({"NoSchedule", "NoExecute"})
 # On a node: what its GPUs really are, where labels are missing or wrong. `40Gi`, or one per index: `40Gi,24Gi`.
 MEMORY_OVERRIDE = "vramcast.dev/gpu-memory"
 PRODUCT_OVERRIDE = "vramcast.dev/gpu-product"
+# On a node: which of its GPUs have fast links to each other. `0-3,4-7`: two groups of four.
+LINKS = "vramcast.dev/gpu-links"
 
 # GPU Feature Discovery once wrote bytes where MiB belong; no GPU has this many MiB.
 _CERTAINLY_BYTES = 1 << 26
@@ -58,6 +60,7 @@ class NodeGpus:
     pools: tuple[Pool, ...] = ()
     problem: str = ""
     tainted: bool = False
+    links: tuple[range, ...] = ()  # groups of GPUs with fast links, by index
 
     def pool(self, resource: Resource) -> Pool | None:
         return next((pool for pool in self.pools if pool.resource == resource), None)
@@ -82,9 +85,10 @@ def read_node(
         return NodeGpus(name, problem=f'label {SHARING_LABEL}={value!r}: expected "true" or "false"', tainted=tainted)
     try:
         pools = _read_pools(sharing, labels, annotations, allocatable)
+        links = _read_links(annotations.get(LINKS))
     except ValueError as error:
         return NodeGpus(name, sharing, problem=str(error), tainted=tainted)
-    return NodeGpus(name, sharing, pools, tainted=tainted)
+    return NodeGpus(name, sharing, pools, tainted=tainted, links=links)
 
 
 def _read_pools(
@@ -231,6 +235,18 @@ def _override_mib(text: str | None) -> tuple[int, ...]:
     if not all(0 < size <= _MAX_MEMORY_MIB for size in sizes):
         raise ValueError(f"annotation {MEMORY_OVERRIDE}={text[:60]!r}: expected the memory of one GPU, such as 40Gi")
     return sizes
+
+
+def _read_links(text: str | None) -> tuple[range, ...]:
+    if not text:
+        return ()
+    groups = []
+    for part in text.replace(" ", "").split(","):
+        match = re.fullmatch(r"([0-9]{1,2})-([0-9]{1,2})", part)
+        if match is None or not int(match[1]) < int(match[2]) < MAX_GPUS:
+            raise ValueError(f"annotation {LINKS}={text[:60]!r}: expected groups of GPUs such as 0-3,4-7")
+        groups.append(range(int(match[1]), int(match[2]) + 1))
+    return tuple(groups)
 
 
 def _whole_number(values: Mapping[str, str], key: str, suffix: str = "") -> int | None:

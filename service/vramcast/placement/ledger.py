@@ -340,7 +340,7 @@ class Ledger(PromiseBook):
         if not decision.fits[0] or decision.sweep is None:
             return Reason(int(decision.reasons[0]))
         gpus = tuple(sorted(int(gpu) for gpu in decision.sweep.gpus(decision.columns)[:, 0]))
-        indices = gpus if demand.ask.resource == SHARED_GPU else ()
+        indices = fit.linked(self.board, demand, node, gpus) if demand.ask.resource == SHARED_GPU else ()
         pool = self.board.nodes[node].pool(demand.ask.resource)
         promise = Promise(
             demand.uid, demand.pod, node, demand.ask.resource, demand.ask.count,
