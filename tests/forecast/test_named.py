@@ -123,9 +123,9 @@ def test_images_of_a_recorded_size_are_answered_from_recorded_steps(images: Reco
 @pytest.mark.parametrize(
     ("model", "size", "recorded_for"),
     [
-        ("timm/resnet50", "3x512x512", "input-size 3x96x96 to 3x448x448, square;"),
-        ("timm/resnet50", "3x224x256", "input-size 3x96x96 to 3x448x448, square;"),
-        ("timm/resnet50", "1x224x224", "input-size 1x96x96 to 1x448x448, square;"),
+        ("timm/resnet50", "3x512x512", "square images from 3x96x96 to 3x448x448;"),
+        ("timm/resnet50", "3x224x256", "square images from 3x96x96 to 3x448x448;"),
+        ("timm/resnet50", "1x224x224", "square images from 3x96x96 to 3x448x448;"),
         ("timm/vit_base_patch16_224", "3x384x384", "input-size 3x224x224 only;"),
     ],
 )

@@ -108,8 +108,9 @@ def _recorded_sizes(recording: Recording, task: Task) -> str:
     if Variable.SIDE not in recording.variables:
         return "" if shown_size(size) == usual else f"input-size {usual} only"
     low, high = recording.limits(Variable.SIDE)
-    *before, height, width = size
-    recorded = [int(part) for part in usual.split("x")]
-    if before == recorded[:-2] and height == width and low <= width <= high:
+    *channels, height, width = size
+    *recorded_channels, _, _ = (int(part) for part in usual.split("x"))
+    if channels == recorded_channels and height == width and low <= width <= high:
         return ""
-    return f"input-size {shown_size((*before, low, low))} to {shown_size((*before, high, high))}, square"
+    smallest, largest = (shown_size((*recorded_channels, side, side)) for side in (low, high))
+    return f"square images from {smallest} to {largest}"
