@@ -67,6 +67,14 @@ def test_sides_that_are_rounded_up_and_then_down_are_exact(stem: int, batch: int
     assert solve(recorded(sizes, VISION)).pieces[0].tape(point).sizes.tolist() == sizes_at(point, sizes)
 
 
+def test_sides_smaller_than_every_stride_are_exact() -> None:
+    """Latents of diffusion models have sides of 16 to 64."""
+    sizes: list[Size] = [lambda at: 8 * at[B] * at[S] ** 2, lambda at: 3 * at[B] * at[S] ** 2 * (at[S] // 8) + at[B]]
+    recording = solve(recorded(sizes, {B: Span(2, 8), S: Span(16, 32, 16)}))
+    point = {B: 9, S: 24}
+    assert recording.pieces[0].tape(point).sizes[0] == sizes[0](point)
+
+
 def test_even_image_sides_are_exact_where_odd_ones_have_no_simple_quotient() -> None:
     """A stride that drops the rest, and then a pooling that pads."""
     sizes: list[Size] = [lambda at: 64 * at[B] * (-(-(at[S] // 2) // 2)) ** 2, lambda at: 4 * at[B]]

@@ -101,7 +101,8 @@ def _fit(
 ) -> dict[int, Polynomial]:
     """Column to polynomial, for the columns that one of these sets of terms explains."""
     matrices = _matrix(points, family)[:, terms].transpose(1, 0, 2)  # (sets, points, terms)
-    matrices = matrices / np.linalg.norm(matrices, axis=1, keepdims=True)
+    # A side that is smaller than a divisor leaves only zeros.
+    matrices = matrices / np.maximum(np.linalg.norm(matrices, axis=1, keepdims=True), 1.0)
     off = np.abs(matrices @ (np.linalg.pinv(matrices) @ sizes) - sizes).max(axis=1)  # (sets, columns)
     likely = off <= _EXACT * np.maximum(sizes.max(axis=0), 1)
     found: dict[int, Polynomial] = {}
