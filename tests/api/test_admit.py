@@ -108,8 +108,11 @@ def test_a_model_that_nobody_knows_is_a_mistake() -> None:
 def test_every_mistake_is_told_within_the_length_that_clients_show() -> None:
     wrong = {f"wrong-{number}": "x" * 300_000 for number in range(20)}
     admitted = admit(new_service(), new_pod(wrong))
-    assert 1 < len(admitted.warnings) <= 8
+    assert len(admitted.warnings) == 8
+    assert admitted.warnings[-1] == "vramcast: and 13 more mistakes"
     assert all(len(line) <= 256 for line in admitted.warnings)
+    refused = admit(new_service(webhook_validate="deny"), new_pod(wrong))
+    assert len(refused.message) < 8 * 512
 
 
 @pytest.mark.parametrize("raw", [new_pod({"modle": "x"}), of("Job", {"modle": "x"})])

@@ -43,3 +43,10 @@ def test_other_resources_are_added_to_that_of_described_pods(helm: Helm) -> None
         {"name": "nvidia.com/gpu", "ignoredByScheduler": False},
     ]
     assert "but those that request nvidia.com/gpu" in notes
+
+
+@pytest.mark.parametrize("mode", ["scheduler", "extender", "observe"])
+def test_the_notes_name_the_label_by_which_a_namespace_opts_in(helm: Helm, mode: str) -> None:
+    label = "kubectl label namespace NAMESPACE vramcast.dev/managed=true"
+    assert label in notes_of(helm, {"mode": mode, "webhook": {"enabled": True}})
+    assert label not in notes_of(helm, {"mode": mode})

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import groupby
 
 from vramcast.admission.context import Needs
-from vramcast.admission.review import MAX_WARNING_LENGTH
+from vramcast.admission.review import MAX_WARNING_LENGTH, MAX_WARNINGS
 from vramcast.errors import InvalidTask
 from vramcast.hardware.vendors import SHARED_GPU, vendor_of
 from vramcast.names import Product, Resource
@@ -15,11 +15,14 @@ from vramcast.task.quantity import MIB, ceil_mib, human_mib
 from vramcast.task.workloads import MisplacedAnnotation
 
 _NAME = "vramcast: "
+MAX_MISTAKES = MAX_WARNINGS - 1
 
 
 def mistakes(invalid: InvalidTask, of: str = "") -> list[str]:
-    """One warning each. `of`: the role of the template, where an object has several."""
-    return [f"{_NAME}{of and f'{of}: '}{error}" for error in invalid.errors]
+    """One warning each, and one that counts the rest. `of`: the role of the template, where an object has several."""
+    shown, more = invalid.errors[:MAX_MISTAKES], len(invalid.errors) - MAX_MISTAKES
+    lines = [str(error) for error in shown] + ([f"and {more} more mistakes"] if more > 0 else [])
+    return [f"{_NAME}{of and f'{of}: '}{line}" for line in lines]
 
 
 def misplaced(found: Sequence[MisplacedAnnotation]) -> list[str]:
