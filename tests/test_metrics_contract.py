@@ -32,6 +32,7 @@ from vramcast.placement.promises import State
 from vramcast.placement.reasons import Reason
 from vramcast.service import Service
 from vramcast.settings import load_settings
+from vramcast.task.regime import REGIMES
 from vramcast.task.run_status import Ending
 from vramcast.task.vocabulary import Architecture, Level
 
@@ -150,7 +151,9 @@ CLOSED = {
     "state": {"binding", "unconfirmed", "bound"},
     "kind": {"sharing", "device_plugin", "unreadable", "none"},
     "verdict": {reason.label for reason in Reason},
-    "family": {*Architecture, "unknown", "other"},
+    "family": {
+        *(f"{name}/{kind}".removesuffix("/") for name in (*Architecture, "unknown") for kind in REGIMES), "other",
+    },
     "level": {*Level, "other"},
     "ending": {"succeeded", "failed", "oom", "stopped"},
     "why": {"too_short", "no_telemetry", "partly_seen", "unused", "unclear", "unknown_end"},

@@ -27,7 +27,7 @@ class Cell:
 
     revision: int = 0
 
-    def adjustment(self, product: str, family: str, risk: float) -> Adjustment:
+    def adjustment_of(self, forecast: Forecast, regime: str) -> Adjustment:
         return Adjustment(1.1, 1.1, 9)
 
 

@@ -37,6 +37,7 @@ class Law:
     quantile: Callable[[int, float], float]
     misses_oom: bool = False
     settled_at: int = 60  # the risk must be kept from this run on
+    margin: float | None = None  # of the model's bound, if the law sets it
 
 
 def _normal(shift: float, width: float = 1.0) -> tuple[Callable[..., float], Callable[..., float]]:
@@ -83,6 +84,24 @@ LAWS = (
 )
 
 
+# The model has never seen such runs: LoRA, sharding, another framework.
+NEW_KINDS = (
+    Law(
+        "a bound three times too wide", lambda rng, *_: 0.05 * float(rng.standard_normal()), lambda *_: 0.05 * _Z,
+        margin=math.log(3.0) + 0.05 * _Z,
+    ),
+    Law(
+        "median and bound three times too high",
+        lambda rng, *_: -math.log(3.0) + 0.05 * float(rng.standard_normal()),
+        lambda *_: -math.log(3.0) + 0.05 * _Z, margin=0.05 * _Z,
+    ),
+    Law(
+        "three times too wide, and runs that scatter by a fifth", lambda rng, *_: 0.2 * float(rng.standard_normal()),
+        lambda *_: 0.2 * _Z, margin=math.log(3.0) + 0.2 * _Z,
+    ),
+)  # fmt: skip
+
+
 @dataclass(frozen=True, slots=True)
 class Run:
     number: int
@@ -96,7 +115,8 @@ def runs(law: Law, seed: int, count: int) -> Iterator[Run]:
     rng = np.random.default_rng(seed)
     for number in range(count):
         median = 8 * GIB * math.exp(0.8 * rng.standard_normal())
-        margin = float(np.clip(0.09 * math.exp(0.6 * rng.standard_normal()), 0.005, 0.5))
+        drawn = float(np.clip(0.09 * math.exp(0.6 * rng.standard_normal()), 0.005, 0.5))
+        margin = drawn if law.margin is None else law.margin
         need = median * math.exp(law.draw(rng, number, margin))
         oracle = median * math.exp(law.quantile(number, margin))
         yield Run(number, median, median * math.exp(margin), need, oracle)

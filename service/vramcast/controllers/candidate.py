@@ -187,7 +187,7 @@ class CandidateTrial:
     def _compare(self, candidate: Candidate, waiting: _Waiting, active: Forecast, theirs: Forecast) -> None:
         outcome = waiting.outcome
         if self._calibrates:
-            learned = candidate.calibrator.adjustment(outcome.product, theirs.family, theirs.risk)
+            learned = candidate.calibrator.adjustment_of(theirs, outcome.regime)
             theirs = adjust(theirs, learned)
         restated = restate(outcome, theirs)
         candidate.comparison.add(restate(outcome, active), restated)

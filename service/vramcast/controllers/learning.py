@@ -5,7 +5,7 @@ Lives on the event loop. It is one section of the learned state (persistence.py)
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import structlog
@@ -21,6 +21,7 @@ from vramcast.outcomes.oom_history import OomHistory, oom_json, read_oom
 from vramcast.outcomes.outcome import Outcome
 from vramcast.outcomes.run_memory import RunMemory
 from vramcast.outcomes.run_memory_text import memory_text, read_memory
+from vramcast.outcomes.run_scores import margin_of_outcome
 from vramcast.settings import CalibrationMode
 from vramcast.task.quantity import ceil_mib, human_mib
 from vramcast.task.run_status import Ending
@@ -71,7 +72,9 @@ class Learner:
     def record(self, outcome: Outcome, task: Task) -> None:
         """Once per measured run. OOMs are recorded even while calibration is frozen."""
         if self.trial is not None:
-            before = self.calibrator.adjustment(outcome.product, outcome.family, outcome.risk)
+            before = self.calibrator.adjustment(
+                outcome.product, outcome.family, outcome.risk, outcome.regime, margin_of_outcome(outcome)
+            )
             self.trial.note(outcome, task, before)
         if self.mode is CalibrationMode.OFF:
             return
@@ -152,8 +155,10 @@ class RememberedRuns:
     def revision(self) -> int:
         return self._memory.revision
 
-    def snapshot(self) -> dict[str, Any]:
-        return {"tasks": len(self._memory), "packed": memory_text(list(self._memory.tasks()))}
+    def snapshot(self) -> Callable[[], dict[str, Any]]:
+        """Packing takes too long for the event loop, and its tasks never change."""
+        tasks = list(self._memory.tasks())
+        return lambda: {"tasks": len(tasks), "packed": memory_text(tasks)}
 
     def restore(self, document: Any) -> None:
         self._memory.put([] if document is None else read_memory(str(document["packed"])))

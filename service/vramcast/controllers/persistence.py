@@ -34,7 +34,7 @@ class Section(Protocol):
     def revision(self) -> int: ...
 
     def snapshot(self) -> Any:
-        """JSON."""
+        """JSON, or a function that makes it, which runs on a worker."""
         ...
 
     def restore(self, document: Any) -> None:
@@ -136,7 +136,9 @@ class LearnedState:
         if self._dirty_since is None or not self._leading():
             return
         self._tried_at = self._clock()
-        revisions, data = self._revisions(), self._data()
+        revisions = self._revisions()
+        snapshots = {name: section.snapshot() for name, section in self._sections.items()}
+        data: dict[str, str] = await self._offload(as_data, snapshots)
         size = sum(map(len, data.values()))
         if size > _MAX_BYTES:
             self.saves[Save.FAILED] += 1
@@ -166,12 +168,6 @@ class LearnedState:
     def _revisions(self) -> tuple[int, ...]:
         return tuple(section.revision for section in self._sections.values())
 
-    def _data(self) -> dict[str, str]:
-        return {
-            _FORMAT_KEY: FORMAT,
-            **{f"{name}.json": readable(section.snapshot()) for name, section in self._sections.items()},
-        }
-
     def _restore(self, data: Mapping[str, str]) -> None:
         found = data.get(_FORMAT_KEY, FORMAT)
         self._foreign = found != FORMAT
@@ -191,6 +187,12 @@ class LearnedState:
             log.error("the learned state is damaged, starting over", config_map=self._place, key=f"{name}.json",
                       error=repr(error))  # fmt: skip
             section.restore(None)
+
+
+def as_data(snapshots: Mapping[str, Any]) -> dict[str, str]:
+    """The ConfigMap's content."""
+    documents = {name: made() if callable(made) else made for name, made in snapshots.items()}
+    return {_FORMAT_KEY: FORMAT, **{f"{name}.json": readable(document) for name, document in documents.items()}}
 
 
 def readable(document: Any) -> str:

@@ -23,6 +23,7 @@ from vramcast.outcomes.tenancy import Tenant
 from vramcast.service import Service
 from vramcast.task.pod import PodRecord
 from vramcast.task.quantity import MIB
+from vramcast.task.regime import regime
 from vramcast.task.run_status import Ending, RunFacts
 from vramcast.task.task import Task, task_fingerprint
 from vramcast.task.vocabulary import Level
@@ -209,6 +210,7 @@ async def _outcome(service: Service, ended: EndedRun) -> Outcome | None:
         gpu_utilization_observed=run.utilization,
         adjustment=run.adjustment,
         truth=truth,
+        regime=regime(task),
     )
 
 

@@ -22,6 +22,7 @@ from vramcast.forecast.summary import MATCH_MARGIN, catalog_match, layers_of
 from vramcast.hardware.products import PRODUCTS, calibration_note
 from vramcast.names import Product
 from vramcast.task.quantity import MIB
+from vramcast.task.regime import regime
 from vramcast.task.task import Task
 from vramcast.task.vocabulary import PREFIX, Allocator, Attention, Kernels, Kind, Level, LoraTargets, Offload
 
@@ -210,7 +211,7 @@ class Calibrates(Protocol):
 
     revision: int
 
-    def adjustment(self, product: str, family: str, risk: float) -> Adjustment: ...
+    def adjustment_of(self, forecast: Forecast, regime: str) -> Adjustment: ...
 
 
 class Remembers(Protocol):
@@ -279,9 +280,7 @@ class CalibratedForecaster:
                 return recalled
         # Calibration learns from forecasts of the active model only.
         adjustment = (
-            UNADJUSTED
-            if forecast.source is Source.RECORDING
-            else calibrator.adjustment(product, forecast.family, forecast.risk)
+            UNADJUSTED if forecast.source is Source.RECORDING else calibrator.adjustment_of(forecast, regime(task))
         )
         floor_bytes = self._memory.floor_mib(task, product) * MIB if self._memory is not None else 0
         if floor_bytes > forecast.bound_bytes * adjustment.bound:

@@ -1,15 +1,16 @@
-"""Bounds that learn from this cluster's runs: adaptive conformal inference per (GPU product, family).
+"""Bounds that learn from this cluster's runs: adaptive conformal inference per (GPU product, family and regime).
 
 The artifact's bound rests on runs elsewhere. Here each finished run is a score (run_scores.py), and a cell keeps the
 latest. The conformal quantile of their excesses moves the artifact's bound, and the typical run moves its median. Three
 rules keep that honest while runs are few or conditions change:
 
-- *Reach*: n runs cannot measure a risk below 1/(n+1). The correction at the lowest measurable risk applies below it.
+- *Reach*: n runs cannot measure a risk below 1/(n+1). The correction at the lowest measurable risk applies below it,
+  unless the runs lie so close together that a bound far above them is clearly too wide.
 - *Level*: more misses than promised lower the targeted risk, fewer raise it (Gibbs and Candès). That makes up for what
   scores cannot show, such as how far above its bound a run would have gone that died there.
 - *Shifts*: if new runs clearly differ from older ones (a new driver, a new framework), the older ones are discarded.
 
-A correction moves towards its target in bounded steps, faster up than down.
+A correction moves up in bounded steps, and down by a share of the way.
 """
 
 from __future__ import annotations
@@ -17,19 +18,30 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
 
-from vramcast.forecast.forecast import RISKS, UNADJUSTED, Adjustment
+from vramcast.forecast.forecast import RISKS, UNADJUSTED, Adjustment, Forecast
 from vramcast.outcomes.outcome import Outcome
-from vramcast.outcomes.run_scores import Floats, Score, Scored, gather, margin_width, score_outcome, upper_quantile
+from vramcast.outcomes.run_scores import (
+    Floats,
+    Score,
+    Scored,
+    gather,
+    margin_of,
+    margin_width,
+    score_outcome,
+    upper_quantile,
+)
 from vramcast.task.run_status import Ending
 from vramcast.task.vocabulary import Architecture
 
 MEDIAN_RISK = RISKS[0]
 # Risks of the bounds, ascending, for interpolation.
 _LOG_RISKS = tuple(math.log(risk) for risk in RISKS[:0:-1])
+_BOUND_WIDTHS = np.array([margin_width(risk) for risk in RISKS[1:]])
 _FAMILIES = frozenset(Architecture)
 _UNNAMED = "unknown"  # a summary without an architecture, or a profile with an unknown one
 
@@ -43,22 +55,29 @@ class Tuning:
     widest_step: float = math.log(1.10)  # a run
     widest_oom_step: float = math.log(1.25)
     tightest_step: float = math.log(1.03)
+    tightest_share: float = 0.5  # of the way to the target, if that is more
+    clear_runs: int = 5  # few runs that may show that a bound is clearly too wide
+    clear_margin: float = 1.3  # by how much more than a normal law's runs may scatter
+    clearly_too_wide: float = math.log(0.67)
+    least_spread: float = 0.01
     gain: float = 0.01  # of the level per covered run
     level_range: tuple[float, float] = (0.3, 1.5)
     shift_runs: int = 20  # the newest runs, compared with the older ones
     shift_deviations: float = 4.0  # between their rank sums
-    correction_range: tuple[float, float] = (math.log(0.4), math.log(4.0))
+    correction_range: tuple[float, float] = (math.log(0.2), math.log(4.0))
 
 
 DEFAULT_TUNING = Tuning()
 # More products and families than a cluster has. Beyond this, the cell that was quiet for longest is dropped.
-MAX_CELLS = 64
+MAX_CELLS = 96
 
 
 @dataclass(slots=True)
 class CellState:
-    """One (product, family). `corrections` are logarithms: of the median, then of the bound at each smaller risk of
-    RISKS."""
+    """One product and family, with the regime behind a slash if it is not the plain one.
+
+    `corrections` are logarithms: of the median, then of the bound at each smaller risk of RISKS.
+    """
 
     product: str
     family: str
@@ -70,9 +89,14 @@ class CellState:
     ooms: int = 0
     shifts: int = 0
 
-    def correction(self, risk: float) -> float:
-        """Of the bound, interpolated linearly in log(risk) and constant beyond the table."""
-        return float(np.interp(math.log(risk), _LOG_RISKS, self.corrections[:0:-1]))
+    def correction(self, risk: float, margin: float = 0.0) -> float:
+        """Of a bound with this margin, interpolated linearly in log(risk) and constant beyond the table.
+
+        Less risk never means less memory: corrections rise at least as fast as the artifact's own bounds allow.
+        """
+        own = margin * _BOUND_WIDTHS
+        rising = np.maximum.accumulate(np.asarray(self.corrections[1:]) + own) - own
+        return float(np.interp(math.log(risk), _LOG_RISKS, rising[::-1]))
 
     @property
     def median_correction(self) -> float:
@@ -96,20 +120,18 @@ class CellState:
         widest = tuning.widest_oom_step if died else tuning.widest_step
         wanted = self._wanted(scored, prior, tuning)
         steps = [
-            _clip(target - now, (-tuning.tightest_step, widest))
+            _clip(target - now, (-max(tuning.tightest_step, tuning.tightest_share * (now - target)), widest))
             for target, now in zip(wanted, self.corrections, strict=True)
         ]
         moved = [_clip(now + step, tuning.correction_range) for now, step in zip(self.corrections, steps, strict=True)]
-        # Less risk never means less memory. The median, which comes first, is independent.
-        bounds = np.maximum.accumulate(moved[1:])
-        self.corrections = tuple(round(float(value), 5) for value in (moved[0], *bounds))
+        self.corrections = tuple(round(float(value), 5) for value in moved)
 
     def _aim(self, score: Score, risk: float, tuning: Tuning) -> None:
         """Judge the run by the bound that it would get now: its promise may predate everything learned since.
 
         A run that was stopped below the bound proves nothing. While a cell learns its first runs, misses are expected.
         """
-        missed = score.ratio - margin_width(risk) * score.margin > self.correction(risk)
+        missed = score.ratio - margin_width(risk) * score.margin > self.correction(risk, score.margin)
         if len(self.scores) < tuning.trusted or (score.censored and not missed):
             return
         step = tuning.gain * (1.0 - missed / risk)
@@ -123,8 +145,22 @@ class CellState:
         for risk in RISKS:
             aimed = risk if risk == MEDIAN_RISK else risk * self.level
             quantile = upper_quantile(scored.excess(max(risk, reach)), scored.censored, max(aimed, reach))
-            wanted.append(trust * quantile + (1.0 - trust) * prior)
+            target = trust * quantile + (1.0 - trust) * prior
+            if risk != MEDIAN_RISK and tuning.clear_runs <= count < tuning.trusted and not scored.censored.any():
+                enough = _clearly_enough(scored, risk, tuning)
+                target = min(target, enough) if enough < tuning.clearly_too_wide else target
+            wanted.append(target)
         return wanted
+
+
+def _clearly_enough(scored: Scored, risk: float, tuning: Tuning) -> float:
+    """The correction that a prediction interval asks for, wider than a normal law's."""
+    count = len(scored.ratio)
+    spread = max(float(scored.ratio.std(ddof=1)), tuning.least_spread)
+    # Close to the quantile of Student's t.
+    deviations = NormalDist().inv_cdf(1.0 - risk) * math.sqrt(1.0 + 1.0 / count) * (1.0 + 2.0 / count)
+    above = float(scored.ratio.mean()) + tuning.clear_margin * deviations * spread
+    return above - margin_width(risk) * float(scored.margin.min())
 
 
 def shifted(ratios: Floats, tuning: Tuning) -> bool:
@@ -159,10 +195,15 @@ class Calibrator:
         self._cells: dict[tuple[str, str], CellState] = {}
         self._priors: dict[str, float] = {}
 
-    def adjustment(self, product: str, family: str, risk: float) -> Adjustment:
-        cell = self._cells.get((product, _cell_family(family)))
+    def adjustment_of(self, forecast: Forecast, regime: str) -> Adjustment:
+        margin = margin_of(forecast.median_bytes, forecast.bound_bytes, forecast.risk)
+        return self.adjustment(forecast.product, forecast.family, forecast.risk, regime, margin)
+
+    def adjustment(self, product: str, family: str, risk: float, regime: str = "", margin: float = 0.0) -> Adjustment:
+        """`margin`: of the artifact's bound, at MARGIN_RISK."""
+        cell = self._cells.get((product, cell_family(family, regime)))
         if cell is not None:
-            median, bound = cell.median_correction, cell.correction(risk)
+            median, bound = cell.median_correction, cell.correction(risk, margin)
             return Adjustment(round(math.exp(median), 4), round(math.exp(bound), 4), cell.outcomes)
         prior = self._priors.get(product, 0.0)
         if prior == 0.0:
@@ -176,7 +217,7 @@ class Calibrator:
         if score is None:
             self.ignored += 1
             return False
-        key = (str(outcome.product), _cell_family(outcome.family))
+        key = (str(outcome.product), cell_family(outcome.family, outcome.regime))
         # Removed and added again, so that the dict is in the order of the last update.
         cell = self._cells.pop(key, None) or CellState(*key)
         prior = self._priors.get(key[0], 0.0)
@@ -208,8 +249,10 @@ def _clip(value: float, limits: tuple[float, float]) -> float:
     return min(max(value, limits[0]), limits[1])
 
 
-def _cell_family(family: str) -> str:
-    return family if family in _FAMILIES else _UNNAMED
+def cell_family(family: str, regime: str) -> str:
+    """A LoRA in 16 bits errs in other ways than the same network in fp32."""
+    known = family if family in _FAMILIES else _UNNAMED
+    return f"{known}/{regime}" if regime else known
 
 
 # ------------------------------------------------------------------ as JSON

@@ -41,6 +41,7 @@ class Outcome:
     gpu_utilization_observed: float | None = None
     adjustment: Adjustment = UNADJUSTED  # already applied to median and bound
     truth: Truth = Truth.TELEMETRY
+    regime: str = ""  # of the task: one of REGIMES
 
     @property
     def covered(self) -> bool:

@@ -33,7 +33,7 @@ from vramcast.task.run_status import Ending
 from vramcast.task.task import Task, network_fingerprint, task_fingerprint
 
 MOST_TASKS: Final = 10_000
-KEPT_PEAKS: Final = 5
+KEPT_PEAKS: Final = 4
 # How far above the anchor the next run may lie, as logarithms, at each of RISKS: docs/benchmarks/run-memory.md. Within
 # a month a task repeats almost exactly. Later, libraries have changed.
 _DAY: Final = 86_400.0
@@ -57,6 +57,8 @@ _SIZES_AND_REACH: Final = (("batch", 2.0), ("length", 1.25), ("elements", 1.25))
 # Of the same network, the runs nearest to the task count.
 _MOST_RELATIVES: Final = 8
 _LOG_RISKS: Final = tuple(math.log(risk) for risk in reversed(RISKS))
+
+_FINGERPRINT: Final = 12  # hexadecimal digits: enough to tell ten thousand tasks apart, and half as much to store
 
 Forecasts = Callable[[Task], Forecast]
 Scatter = tuple[float, ...]
@@ -117,11 +119,11 @@ class RunMemory:
 
     def record(self, outcome: Outcome, task: Task) -> None:
         """Once per measured run."""
-        key = TaskHere(outcome.pod.partition("/")[0], str(outcome.product), task_fingerprint(task))
+        key = _here(outcome.pod.partition("/")[0], outcome.product, task)
         if outcome.peak_bytes <= 0 or not self._believable(outcome):
             self.disbelieved += 1
             return
-        before = self._tasks.get(key) or Remembered(key, network_fingerprint(task), run_point(task))
+        before = self._tasks.get(key) or Remembered(key, _network(task), run_point(task))
         self._put(_after(before, outcome))
         self.revision += 1
 
@@ -156,7 +158,7 @@ class RunMemory:
 
     def recall(self, task: Task, product: Product, forecast: Forecast, at: Forecasts) -> Adjustment | None:
         """How runs here move the artifact's forecast; None: nothing like it has run. `at`: of the same network."""
-        key = TaskHere(task.namespace, str(product), task_fingerprint(task))
+        key = _here(task.namespace, product, task)
         own = self._tasks.get(key)
         if own is not None and own.peaks_mib:
             age = self._wall() - own.last_at
@@ -182,11 +184,11 @@ class RunMemory:
 
     def floor_mib(self, task: Task, product: Product) -> int:
         """What a run of this task is known to need at least."""
-        own = self._tasks.get(TaskHere(task.namespace, str(product), task_fingerprint(task)))
+        own = self._tasks.get(_here(task.namespace, product, task))
         return own.floor_mib if own is not None else 0
 
     def _nearest(self, task: Task, key: TaskHere) -> list[Remembered]:
-        family = self._relatives.get((key.namespace, key.product, network_fingerprint(task)), {})
+        family = self._relatives.get((key.namespace, key.product, _network(task)), {})
         point = run_point(task)
         # Another thread may drop one meanwhile.
         known = [found for each in list(family) if each != key and (found := self._tasks.get(each)) is not None]
@@ -215,6 +217,14 @@ class RunMemory:
         for task in tasks[-self._most :]:
             self._put(task)
         self.revision += 1
+
+
+def _here(namespace: str, product: Product, task: Task) -> TaskHere:
+    return TaskHere(namespace, str(product), task_fingerprint(task)[:_FINGERPRINT])
+
+
+def _network(task: Task) -> str:
+    return network_fingerprint(task)[:_FINGERPRINT]
 
 
 def _after(before: Remembered, outcome: Outcome) -> Remembered:

@@ -71,8 +71,19 @@ def score_outcome(outcome: Outcome) -> Score | None:
     ratio = math.log(peak / median) + (OOM_EXCESS if died else 0.0)
     if abs(ratio) > _LARGEST_RATIO:
         return None
-    margin = max(0.0, math.log(bound / median)) / max(margin_width(outcome.risk), _LEAST_WIDTH)
+    margin = margin_of(median, bound, outcome.risk)
     return Score(round(ratio, 4), round(margin, 4), outcome.ending is not Ending.SUCCEEDED)
+
+
+def margin_of_outcome(outcome: Outcome) -> float:
+    """0 for a promise without a usable number."""
+    median, bound = outcome.median_bytes / outcome.adjustment.median, outcome.bound_bytes / outcome.adjustment.bound
+    return margin_of(median, bound, outcome.risk) if median > 0 and bound > 0 else 0.0
+
+
+def margin_of(median_bytes: float, bound_bytes: float, risk: float) -> float:
+    """At MARGIN_RISK, from a bound at any risk."""
+    return max(0.0, math.log(bound_bytes / median_bytes)) / max(margin_width(risk), _LEAST_WIDTH)
 
 
 def margin_width(risk: float) -> float:
