@@ -34,7 +34,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from bench.filter import ask, body, connect, quantile, wait_ready
+from bench.filter import ask, body, connect, quantile, typical_container, wait_ready
 from tests.controlplane import free_port
 from tests.serve.identities import Identity, make_identity
 
@@ -91,18 +91,11 @@ BESIDE = ("pods of one job", "pods of their own description")
 
 
 def pod(number: int, task: dict[str, str]) -> Any:
-    """The size of a typical training pod, not the bare minimum."""
-    container = {
-        "name": "train", "image": "registry.example/team/train:2024.11", "command": ["python", "train.py"],
-        "env": [{"name": f"SETTING_{i}", "value": f"value-{i}"} for i in range(12)],
-        "resources": {"limits": {"cpu": "8", "memory": "64Gi"}, "requests": {"cpu": "8", "memory": "64Gi"}},
-        "volumeMounts": [{"name": f"data-{i}", "mountPath": f"/data/{i}"} for i in range(4)],
-    }  # fmt: skip
     metadata = {
         "name": f"p-{number}", "namespace": "team-a", "labels": {"app": "train"},
         "annotations": {f"vramcast.dev/{key}": value for key, value in task.items()},
     }  # fmt: skip
-    spec = {"containers": [container], "schedulerName": "default-scheduler", "restartPolicy": "Never"}
+    spec = {"containers": [typical_container()], "schedulerName": "default-scheduler", "restartPolicy": "Never"}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
 
 

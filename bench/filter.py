@@ -54,21 +54,24 @@ def quantile(values: list[float], share: float) -> float:
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
 
 
-def body(pod: str, memory: str, names: list[str]) -> bytes:
+def typical_container() -> dict[str, object]:
     """The size of a typical training pod, not the bare minimum."""
-    container = {
+    return {
         "name": "train", "image": "registry.example/team/train:2024.11", "command": ["python", "train.py"],
         "env": [{"name": f"SETTING_{i}", "value": f"value-{i}"} for i in range(12)],
         "resources": {"limits": {"cpu": "8", "memory": "64Gi"}, "requests": {"cpu": "8", "memory": "64Gi"}},
         "volumeMounts": [{"name": f"data-{i}", "mountPath": f"/data/{i}"} for i in range(4)],
     }  # fmt: skip
+
+
+def body(pod: str, memory: str, names: list[str]) -> bytes:
     manifest = {
         "metadata": {
             "name": pod, "namespace": "team-a", "uid": f"uid-{pod}", "resourceVersion": "123456",
             "labels": {"app": "train", "batch.kubernetes.io/job-name": pod},
             "annotations": {"vramcast.dev/share": "true", "vramcast.dev/gpu-memory": memory},
         },
-        "spec": {"containers": [container], "schedulerName": "vramcast-scheduler", "priority": 0},
+        "spec": {"containers": [typical_container()], "schedulerName": "vramcast-scheduler", "priority": 0},
         "status": {"phase": "Pending"},
     }  # fmt: skip
     # Compact, like Go's encoder.
