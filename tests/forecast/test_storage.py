@@ -21,7 +21,7 @@ from vramcast.forecast.peaks import peaks
 from vramcast.forecast.recording import Recording
 from vramcast.forecast.solving import solve
 from vramcast.forecast.storage import MARK, decode, encode, pack, unpack
-from vramcast.forecast.tape import Mark, Moment, Tape
+from vramcast.forecast.tape import Mark, Moment, Role, Tape
 
 
 def same_tape(one: Tape, other: Tape) -> bool:
@@ -40,10 +40,10 @@ def test_a_recording_survives() -> None:
     assert again.at(point).tape.sizes.tolist() == recording.at(point).tape.sizes.tolist()
 
 
-@given(random_tapes(streams=3))
-def test_any_tape_survives(tape: Tape) -> None:
+@given(random_tapes(streams=3), st.booleans())
+def test_any_tape_survives(tape: Tape, small: bool) -> None:
     point = {B: 4}
-    again = unpack(pack(solve([(point, tape)]))).at(point).tape
+    again = unpack(pack(solve([(point, tape)]), small=small)).at(point).tape
     assert again.sizes.tolist() == tape.sizes.tolist()
     assert same_tape(again, tape if tape.streams.any() else replace(tape, streams=np.zeros(0, np.uint8)))
 
@@ -71,6 +71,40 @@ def test_repeated_layers_and_steps_collapse() -> None:
     text = encode(solve([({B: 1}, repeated_layers(300))]))
     assert len(text) < 2048
     assert len(decode(text).pieces[0].template.events) == 3 * 300 * 12
+
+
+def layers_with_gradients(layers: int) -> Tape:
+    """Three steps in which each layer saves two tensors; its backward frees them and leaves a gradient."""
+    sizes: list[int] = []
+    events: list[int] = []
+    roles: list[Role] = []
+    gradients: list[int] = []
+    for _ in range(3):
+        events += [~gradient for gradient in reversed(gradients)]
+        gradients, first = [], len(sizes)
+        for _ in range(2 * layers):
+            events.append(len(sizes))
+            sizes.append(1 << 20)
+            roles.append(Role.SAVED)
+        for layer in reversed(range(layers)):
+            events += [len(sizes), ~(first + 2 * layer + 1), ~(first + 2 * layer)]
+            gradients.append(len(sizes))
+            sizes.append(1 << 16)
+            roles.append(Role.GRADIENT)
+    return tape_of(sizes, events, roles=roles)
+
+
+def test_layers_collapse_though_gradients_pile_up_between_them() -> None:
+    recording = solve([({B: 1}, layers_with_gradients(500))])
+    assert len(pack(recording, small=True)) < len(pack(recording)) / 2
+    assert len(encode(recording)) < 600
+    assert same_tape(decode(encode(recording)).at({B: 1}).tape, recording.at({B: 1}).tape)
+
+
+def test_frees_from_the_oldest_on_are_stored_by_age() -> None:
+    """By stack, reading them would move every other storage each time."""
+    tape = tape_of([512] * 9_000, [*range(9_000), *(~storage for storage in range(9_000))])
+    assert same_tape(decode(encode(solve([({B: 1}, tape)]))).at({B: 1}).tape, tape)
 
 
 @pytest.mark.parametrize(
@@ -101,7 +135,7 @@ def packed(data: bytes) -> str:
 
 PIECE: dict[str, object] = {
     "spans": [[1, 8, 1]], "error": 0.0, "monomials": [[["batch", 1, 1, True]]], "rows": [[1, [[0, 512]]]],
-    "kinds": [[0, 0, 0, False]], "events": 1, "units": 0, "marks": 0,
+    "kinds": [[0, 0, 0, False]], "events": 1, "units": 0, "marks": 0, "stacked": False,
 }  # fmt: skip
 
 
@@ -156,6 +190,10 @@ def test_the_plain_header_is_a_recording() -> None:
         (with_header(monomials=[[["length", 1, 1, True]]]), "a variable that the recording does not have"),
         (with_header(monomials=[[["batch", 99, 1, True]]]), "header is invalid"),
         (with_header(b"\x01\x03" + b"\x01" * 4), "before the first one"),
+        (with_header(b"\x01\x01" + b"\x01" * 4, stacked=True), "before the first one"),
+        (with_header(b"\x01\x02" + b"\x01" * 4, stacked=True), "before the first one"),
+        (with_header(b"\x01\x03" + b"\x01" * 4, stacked=True), "unknown kind"),
+        (with_header(b"\x04\xfe\xff\xff\xff" + b"\x01" * 4, stacked=True), "too far from where they were made"),
         (with_header(b"\x01\x00" + b"\x01" * 5), "1 bytes are left over"),
         (with_header(b"\x09\x00" + b"\x01" * 4), "numbers are truncated"),
         (with_header(b"\x01\x00\x01\x01\x09\x01\x09\x01\x00", marks=1), "a mark is invalid"),

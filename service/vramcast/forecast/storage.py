@@ -2,8 +2,9 @@
 
 The bytes are a checksum and what LZMA compressed (a third less than zlib, whose window is shorter than a step). Inside
 is a JSON header with the sizes' polynomials, and behind it, for each piece, one number per event: for a storage that is
-made, its *kind* (polynomial, role, stream); for one that is freed, how many storages were made since. Repeated layers
-and steps then repeat the same numbers, which collapse. Numbers are stored plane by plane, all low bytes first.
+made, its *kind* (polynomial, role, stream); for one that is freed, where it is among the others (`event_numbers.py`).
+Repeated layers and steps repeat the same numbers, which collapse. Numbers are stored plane by plane, all low bytes
+first.
 
 Input may be hostile, so every count is limited before anything is built from it.
 """
@@ -24,6 +25,7 @@ from msgspec import Meta
 from numpy.typing import NDArray
 
 from vramcast.errors import InvalidInput
+from vramcast.forecast.event_numbers import by_age, by_stack, from_ages, from_stacks
 from vramcast.forecast.recording import NO_LIMIT, Piece, Recording, Span
 from vramcast.forecast.sizes import Factor, SizeTable, Variable
 from vramcast.forecast.tape import Mark, Moment, Role, Tape
@@ -75,6 +77,7 @@ class _Piece(msgspec.Struct):
     events: _Count
     units: _Count  # storages that belong to a unit
     marks: _Count
+    stacked: bool = False  # how events are numbered, see `event_numbers.py`
 
 
 class _Header(msgspec.Struct):
@@ -84,7 +87,7 @@ class _Header(msgspec.Struct):
 
 
 def encode(recording: Recording) -> str:
-    return MARK + base64.urlsafe_b64encode(pack(recording)).decode()
+    return MARK + base64.urlsafe_b64encode(pack(recording, small=True)).decode()
 
 
 def decode(text: str) -> Recording:
@@ -100,11 +103,14 @@ def decode(text: str) -> Recording:
     return unpack(packed)
 
 
-def pack(recording: Recording) -> bytes:
-    """Raises InvalidInput for a recording that `unpack` would refuse: whoever records it can still do something."""
+def pack(recording: Recording, *, small: bool = False) -> bytes:
+    """`small` is a fraction of the size, and takes longer to read.
+
+    Raises InvalidInput for a recording that `unpack` would refuse: whoever records it can still do something.
+    """
     pieces, body = [], b""
     for piece in recording.pieces:
-        piece_header, numbers = _pack_piece(piece, recording.variables)
+        piece_header, numbers = _pack_piece(piece, recording.variables, small=small)
         pieces.append(piece_header)
         body += numbers
     header = msgspec.json.encode(_Header(list(recording.variables), pieces, dict(recording.info)))
@@ -160,12 +166,14 @@ def _decompressed(packed: bytes) -> bytes:
 # ---------------------------------------------------------------------- one piece
 
 
-def _pack_piece(piece: Piece, variables: Sequence[Variable]) -> tuple[_Piece, bytes]:
+def _pack_piece(piece: Piece, variables: Sequence[Variable], *, small: bool) -> tuple[_Piece, bytes]:
     tape, table = piece.template, piece.table
     has_unit = tape.units >= 0
     streams = tape.streams if len(tape.streams) else np.zeros(len(tape.sizes), np.uint8)
     each = np.stack([piece.classes, tape.roles, streams, has_unit]).astype(np.int64)  # (4, storages)
     kinds, kind_of = np.unique(each, axis=1, return_inverse=True)
+    stacked = by_stack(tape, kind_of.ravel()) if small else None
+    events = by_age(tape, kind_of.ravel()) if stacked is None else stacked
     units = _steps(tape.units[has_unit])
     places = _steps([mark.event for mark in tape.marks])
     mark_units = _steps([mark.unit for mark in tape.marks])
@@ -181,19 +189,21 @@ def _pack_piece(piece: Piece, variables: Sequence[Variable]) -> tuple[_Piece, by
         events=len(tape.events),
         units=len(units),
         marks=len(tape.marks),
+        stacked=stacked is not None,
     )
     moments = np.array([mark.moment for mark in tape.marks], np.int64)
-    numbers = (_tokens(tape, kind_of.ravel()), _folded(units), places, moments, _folded(mark_units))
+    numbers = (events, _folded(units), places, moments, _folded(mark_units))
     return header, b"".join(_planes(array) for array in numbers)
 
 
 def _unpack_piece(header: _Piece, variables: Sequence[Variable], body: _Reader) -> Piece:
-    tokens = body.numbers(header.events)
+    numbers = body.numbers(header.events)
     units = np.cumsum(_unfolded(body.numbers(header.units)))
     places = np.cumsum(body.numbers(header.marks))
     moments = body.numbers(header.marks)
     mark_units = np.cumsum(_unfolded(body.numbers(header.marks)))
-    events, kind_of = _events(tokens)
+    roles_of_kinds = [role for _, role, _, _ in header.kinds]
+    events, kind_of = from_stacks(numbers, roles_of_kinds) if header.stacked else from_ages(numbers)
     kinds = np.array(header.kinds, np.int64).reshape(-1, 4).T
     if len(kind_of) and kind_of.max() >= len(header.kinds):
         raise InvalidInput("an event makes a storage of an unknown kind")
@@ -203,7 +213,7 @@ def _unpack_piece(header: _Piece, variables: Sequence[Variable], body: _Reader) 
         raise InvalidInput("the units do not match the storages")
     if (
         (moments >= len(Moment)).any()
-        or (places > len(tokens)).any()
+        or (places > len(numbers)).any()
         or ((mark_units < 0) | (mark_units >= _MOST_UNIT)).any()
     ):
         raise InvalidInput("a mark is invalid")
@@ -247,27 +257,7 @@ def _table(header: _Piece, variables: Sequence[Variable]) -> SizeTable:
     return SizeTable(monomials, numerators, np.array([row.denominator for row in header.rows], np.int64))
 
 
-# ---------------------------------------------------------------------- events as numbers
-
-
-def _tokens(tape: Tape, kind_of: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Even: a storage of this kind is made. Odd: freed is the one that was made so many makings ago."""
-    made = tape.events >= 0
-    newest = np.cumsum(made) - 1
-    tokens = 2 * (newest - ~tape.events.astype(np.int64)) + 1
-    tokens[made] = 2 * kind_of
-    return tokens
-
-
-def _events(tokens: NDArray[np.int64]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-    """The events, and the kind of each storage."""
-    made = tokens & 1 == 0
-    newest = np.cumsum(made) - 1
-    numbers = tokens >> 1
-    freed = newest - numbers
-    if (freed[~made] < 0).any():
-        raise InvalidInput("an event frees a storage before the first one")
-    return np.where(made, newest, ~freed).astype(np.int32), numbers[made]
+# ---------------------------------------------------------------------- arrays as bytes
 
 
 def _steps(numbers: Sequence[int] | NDArray[np.int16]) -> NDArray[np.int64]:
