@@ -165,7 +165,7 @@ UV := uv==0.13.8
 # --fork-strategy fewest: one version of a package for every Python, or the image could run another one than the tests.
 lock: .venv/dev.stamp ## pin every dependency, with hashes, to its newest version
 	@$(PIP) install $(UV)
-	@for target in "build requirements/build.in" "serve pyproject.toml --fork-strategy fewest" \
+	@for target in "build requirements/build.in" "serve pyproject.toml --extra agent --fork-strategy fewest" \
 	    "dev pyproject.toml --extra dev --extra tools --constraints requirements/serve.txt" \
 	    "train pyproject.toml --extra train --extra catalog --extra dev" \
 	    "predictors pyproject.toml --extra train --extra predictors --constraints requirements/train.txt"; do \

@@ -14,7 +14,9 @@ from vramcast.cluster.exporters import ExporterTelemetry, read_exposition
 from vramcast.cluster.prometheus import PrometheusApi, PrometheusTelemetry, SeriesNames
 from vramcast.cluster.sources import choose_telemetry
 from vramcast.cluster.telemetry import HttpReader, TelemetryUnavailable
-from vramcast.outcomes.readings import Device, Interpreter, Series
+from vramcast.names import NodeName
+from vramcast.outcomes import agent_series
+from vramcast.outcomes.readings import Device, Interpreter, Reading, Series
 from vramcast.settings import load_settings
 
 NOW = 1_700_000_000.0
@@ -48,6 +50,8 @@ def test_a_poll_queries_every_sample_since_the_last_one_with_its_own_time() -> N
 
     def prometheus(path: str, query: dict[str, str], _: dict[str, str]) -> tuple[int, bytes]:
         asked.append({"path": path, **query})
+        if "agent" in query["query"]:
+            return 200, answer([])
         value = "50" if "UTIL" in query["query"] else "1024"
         return 200, answer([{"metric": LABELS, "values": [[NOW - 20, value], [NOW - 5, value]]}])
 
@@ -56,6 +60,7 @@ def test_a_poll_queries_every_sample_since_the_last_one_with_its_own_time() -> N
     assert asked == [
         {"path": "/api/v1/query", "query": 'FB_USED{cluster="x"}[45s]'},
         {"path": "/api/v1/query", "query": 'GPU_UTIL{cluster="x"}[45s]'},
+        {"path": "/api/v1/query", "query": 'vramcast_agent_memory_used_mib{cluster="x"}[45s]'},
     ]
     assert [(reading.at, reading.value) for reading in frame.memory] == [(NOW - 20, 1024.0), (NOW - 5, 1024.0)]
     assert [reading.value for reading in frame.utilization] == [0.5, 0.5]
@@ -76,10 +81,31 @@ def test_history_is_read_as_the_peaks_of_steps() -> None:
     assert asked[1]["query"].startswith("avg_over_time(GPU_UTIL")
 
 
+@pytest.mark.parametrize("asked", ["poll", "history"])
+def test_the_agents_series_are_read_too(asked: str) -> None:
+    values = {"FB_USED": "900", "GPU_UTIL": "50", agent_series.MEMORY: "400", agent_series.UTILIZATION: "20"}
+    labels = {**LABELS, "pod_uid": "uid-1", "told_apart": "yes", "pod": "vramcast-agent-x", "namespace": "gpus"}
+
+    def prometheus(_: str, query: dict[str, str], __: dict[str, str]) -> tuple[int, bytes]:
+        (name,) = [name for name in values if name in query["query"]]
+        metric = labels if "agent" in name else LABELS
+        return 200, answer([{"metric": metric, "values": [[NOW, values[name]]]}])
+
+    with serving(prometheus) as url:
+        source = telemetry(url)
+        frame = source.poll(NOW - 30, NOW) if asked == "poll" else source.history(NOW - 3600, NOW)
+    assert frame.memory == [
+        Reading(NodeName("a"), Device(0), "", NOW, 900.0),
+        Reading(NodeName("a"), Device(0), "uid-1", NOW, 400.0, told_apart=True),
+    ]
+    assert [(reading.pod, reading.value) for reading in frame.utilization] == [("", 0.5), ("uid-1", 0.2)]
+
+
 def test_without_utilization_memory_is_still_read() -> None:
     def prometheus(_: str, query: dict[str, str], __: dict[str, str]) -> tuple[int, bytes]:
         bad = b'{"status":"error","errorType":"bad_data","error":"no such thing"}'
-        return (400, bad) if "UTIL" in query["query"] else (200, answer([{"metric": LABELS, "values": [[NOW, "7"]]}]))
+        broken = "UTIL" in query["query"] or "agent" in query["query"]
+        return (400, bad) if broken else (200, answer([{"metric": LABELS, "values": [[NOW, "7"]]}]))
 
     with serving(prometheus) as url:
         frame = telemetry(url).poll(NOW - 30, NOW)
@@ -118,7 +144,7 @@ def test_values_that_are_no_numbers_do_not_stop_the_others() -> None:
         {"metric": LABELS, "values": [[NOW, "NaN"], [NOW - 1, "+Inf"], [NOW - 2, "7"]]},
         {"metric": {**LABELS, "gpu": "1"}, "values": [[NOW, "lots"]]},
     ]
-    with serving(lambda _path, _query, _headers: (200, answer(result))) as url:
+    with serving(lambda _path, query, _headers: (200, answer([] if "agent" in query["query"] else result))) as url:
         frame = telemetry(url).poll(NOW - 30, NOW)
     assert [reading.value for reading in frame.memory] == [7.0]
     assert frame.faults["not_a_number"] == 3 + 3  # in both metrics

@@ -40,6 +40,7 @@ class FakeTelemetry:
     """The memory in use on node `a` by GPU index, as a test sets it, with history. `down`: every query fails.
 
     `skew_seconds`: the offset of its clock. Queries cover the same period despite it.
+    `agent_mib`: by pod on GPU 0, a second before the other samples. None: there is no agent.
     """
 
     clock: FakeClock
@@ -48,10 +49,15 @@ class FakeTelemetry:
     busy_percent: float = 50.0
     skew_seconds: float = 0.0
     past: list[tuple[float, int, float]] = field(default_factory=list)
+    agent_mib: dict[PodUid, float] | None = None
+    agent_past: list[tuple[float, str, float]] = field(default_factory=list)
 
     def tick(self) -> None:
         """Store one scrape."""
         self.past += [(self.clock.now + self.skew_seconds, gpu, mib) for gpu, mib in self.used_mib.items()]
+        if self.agent_mib is not None:
+            values = {"": self.used_mib.get(0, 0.0), **self.agent_mib}
+            self.agent_past += [(self.clock.now - 1, uid, mib) for uid, mib in values.items()]
 
     def poll(self, since: float, now: float) -> Frame:
         return self._read(since - 15, now)
@@ -68,7 +74,9 @@ class FakeTelemetry:
                 series.setdefault(gpu, []).append((at, mib))
         memory = [Series({"Hostname": "a", "gpu": str(gpu)}, tuple(samples)) for gpu, samples in series.items()]
         busy = [Series(one.labels, tuple((at, self.busy_percent) for at, _ in one.samples)) for one in memory]
-        return Interpreter().read(memory, busy, now)
+        whole = {"Hostname": "a", "gpu": "0", "told_apart": "yes"}
+        agent = [Series({**whole, "pod_uid": uid}, ((at, mib),)) for at, uid, mib in self.agent_past if at >= since]
+        return Interpreter().read(memory, busy, now, agent)
 
 
 class FinishedCluster(FakeCluster):
@@ -453,6 +461,32 @@ def test_exit_reports_tell_neighbours_on_one_gpu_apart(world: World) -> None:
     assert 300 * MIB < context < 2_000 * MIB
     assert [outcome.truth for outcome in world.recorded] == [Truth.REPORT, Truth.REPORT]
     assert world.metric("vramcast_outcomes_total", truth="report", ending="succeeded") == 2
+
+
+def test_the_agent_tells_neighbours_on_one_gpu_apart(world: World) -> None:
+    pods = [world.place("first"), world.place("second")]
+    world.telemetry.used_mib[0] = 5_000.0
+    world.telemetry.agent_mib = {PodUid("uid-first"): 3_000.0, PodUid("uid-second"): 1_500.0}
+    world.pass_time(60)
+    for pod in pods:
+        world.finish(pod)
+    world.pass_time(60)
+    assert [(outcome.truth, outcome.peak_bytes // MIB) for outcome in world.recorded] == [
+        (Truth.AGENT, 3_000), (Truth.AGENT, 1_500),
+    ]  # fmt: skip
+    assert world.metric("vramcast_outcomes_total", truth="agent", ending="succeeded") == 2
+    assert world.metric("vramcast_unmeasured_runs_total") == 0
+
+
+def test_a_report_counts_more_than_the_agent(world: World) -> None:
+    pod = world.place("p")
+    world.telemetry.agent_mib = {PodUid("uid-p"): 2_500.0}
+    world.telemetry.used_mib[0] = 2_500.0
+    world.pass_time(60)
+    world.finish(pod, message=report(2_000))
+    world.pass_time(60)
+    assert [outcome.truth for outcome in world.recorded] == [Truth.REPORT]
+    assert world.metric("vramcast_report_agreement_ratio_count") == 1
 
 
 def test_every_process_of_a_report_has_a_context(world: World) -> None:

@@ -210,3 +210,39 @@ def test_promises_plus_unmanaged_memory_cover_all_used_memory(
     readings = [used(total), used(p_mib, pod="p"), *([used(q_mib, pod="q")] if q_named else [])]
     division = split(SHARING, readings, tenant("p", p_promised, 0), tenant("q", q_promised, 0), values=values)
     assert p_promised + q_promised + division.unmanaged_mib[0] >= total
+
+
+# --- the agent's readings
+
+
+def told(mib: float, gpu: int = 0, uid: str = "") -> Reading:
+    return Reading(NodeName("a"), Device(gpu), uid, AT, mib, told_apart=True)
+
+
+def test_by_the_agent_neighbours_are_told_apart_and_the_rest_is_unmanaged() -> None:
+    readings = [told(9_000), told(5_000, uid="p"), told(3_000, uid="q")]
+    division = split(SHARING, readings, tenant("p", 10_000, 0), tenant("q", 10_000, 0))
+    assert division.observed_mib == {"p": 5_000, "q": 3_000}
+    assert division.unmanaged_mib == (1_000, 0)
+    assert division.told_apart == {Device(0)}
+
+
+def test_by_the_agent_a_pod_without_a_process_uses_nothing_even_if_it_is_alone() -> None:
+    division = split(SHARING, [told(9_000)], tenant("p", 10_000, 0))
+    assert division.observed_mib == {"p": 0}
+    assert division.unmanaged_mib == (9_000, 0)
+    assert not division.unclear
+
+
+def test_by_the_agent_equal_values_are_still_each_pods_own() -> None:
+    readings = [told(4_000), told(4_000, uid="p")]
+    division = split(SHARING, readings, tenant("p", 10_000, 0), values=PodValues.GPU)
+    assert division.observed_mib == {"p": 4_000}
+
+
+def test_at_the_same_moment_the_agent_counts_and_other_exporters_do_not() -> None:
+    readings = [used(9_500), used(9_500, pod="p"), told(9_000), told(5_000, uid="p"), used(700, gpu=1)]
+    division = split(SHARING, readings, tenant("p", 10_000, 0), tenant("r", 10_000, 1))
+    assert division.observed_mib == {"p": 5_000, "r": 700}
+    assert division.unmanaged_mib == (4_000, 0)
+    assert division.told_apart == {Device(0)}

@@ -138,3 +138,52 @@ def test_a_promise_plus_unmanaged_memory_covers_all_used_memory(used: list[int],
     for step, mib in enumerate(used):
         findings = study(observer, tenancy, series(mib, NOW - len(used) + step))
         assert need_mib + findings.unmanaged_mib[NODE][1][0] >= mib
+
+
+# --- next to the agent
+
+
+def by_agent(mib: float, at: float, uid: str = "") -> Series:
+    return Series({"Hostname": "a", "gpu": "0", "pod_uid": uid, "told_apart": "yes"}, ((at, mib),))
+
+
+def study_with_agent(
+    observer: Observer, tenancy: Tenancy, memory: list[Series], agent: list[Series], busy: list[Series] | None = None
+) -> Findings:
+    frame = Interpreter().read(memory, [series(80, NOW)], NOW, agent, busy or [])
+    return observer.study(frame, {NODE: sharing_node("a", gpus=2)}, tenancy.by_node(), tenancy)
+
+
+def neighbours() -> Tenancy:
+    return tenancy_of(promise("p", 10_000, 0), promise("q", 10_000, 0))
+
+
+def test_samples_between_the_agents_do_not_blur_what_the_agent_saw() -> None:
+    agent = [by_agent(9_000, NOW - 20), by_agent(6_000, NOW - 20, "p"), by_agent(2_000, NOW - 20, "q")]
+    findings = study_with_agent(Observer(), neighbours(), [series(9_000, NOW - 30), series(9_000, NOW - 10)], agent)
+    assert [(found.uid, found.at, found.used_mib, found.by_agent) for found in findings.sightings] == [
+        ("p", NOW - 20, 6_000, True), ("q", NOW - 20, 2_000, True),
+    ]  # fmt: skip
+    assert findings.unmanaged_mib[NODE] == (NOW - 20, (1_000, 0))
+
+
+def test_the_agent_is_believed_to_be_there_in_the_next_poll_and_no_longer_once_it_is_silent() -> None:
+    observer = Observer(agent_seconds=60)
+    study_with_agent(observer, neighbours(), [], [by_agent(9_000, NOW - 70)])
+    findings = study_with_agent(observer, neighbours(), [series(9_000, NOW - 10), series(9_000, NOW)], [])
+    assert {(found.at, found.used_mib) for found in findings.sightings} == {(NOW, None)}
+
+
+def test_an_agent_that_cannot_tell_processes_apart_silences_nobody() -> None:
+    blind = Series({"Hostname": "a", "gpu": "0", "pod_uid": "", "told_apart": "no"}, ((NOW - 20, 9_000.0),))
+    named = series(6_000, NOW, namespace="ns", pod="p"), series(2_000, NOW, namespace="ns", pod="q")
+    findings = study_with_agent(Observer(), neighbours(), [series(9_000, NOW), *named], [blind])
+    assert {(found.uid, found.used_mib, found.by_agent) for found in findings.sightings if found.at == NOW} == {
+        ("p", 6_000, False), ("q", 2_000, False),
+    }  # fmt: skip
+
+
+def test_utilization_by_pod_counts_more_than_the_gpus() -> None:
+    agent = [by_agent(9_000, NOW), by_agent(6_000, NOW, "p"), by_agent(2_000, NOW, "q")]
+    findings = study_with_agent(Observer(), neighbours(), [], agent, [by_agent(30, NOW, "p")])
+    assert {found.uid: found.utilization for found in findings.sightings} == {"p": 0.3, "q": 0.8}

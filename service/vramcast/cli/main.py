@@ -9,6 +9,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from vramcast.cli.agent import agent
 from vramcast.cli.describing import annotate, catalog, forecast, list_annotations, profile
 from vramcast.cli.learning import evaluate, export_records, train
 from vramcast.cli.running import demo, serve, version
@@ -40,7 +41,7 @@ _COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
         "annotations": list_annotations, "profile": profile, "catalog": catalog, "annotate": annotate,
         "forecast": forecast,
     },
-    "Run": {"demo": demo, "serve": serve, "version": version},
+    "Run": {"demo": demo, "serve": serve, "agent": agent, "version": version},
     "Learn from measured runs": {"train": train, "evaluate": evaluate, "export-records": export_records},
 }  # fmt: skip
 for panel, commands in _COMMANDS.items():

@@ -14,6 +14,7 @@ from urllib.parse import urlsplit, urlunsplit
 from prometheus_client.parser import text_string_to_metric_families
 
 from vramcast.cluster.telemetry import HttpReader, TelemetryUnavailable
+from vramcast.outcomes import agent_series
 from vramcast.outcomes.readings import Frame, Interpreter, Series
 
 _TEXT: Final = "text/plain; version=0.0.4"
@@ -49,8 +50,9 @@ class ExporterTelemetry:
         if errors and len(errors) == len(texts):
             raise errors[0]
         lines = [line for text in texts if isinstance(text, str) for line in text.splitlines()]
-        memory = list(read_exposition(lines, self._memory, now))
-        return self._interpreter.read(memory, read_exposition(lines, self._utilization, now), now)
+        names = (self._memory, self._utilization, agent_series.MEMORY, agent_series.UTILIZATION)
+        memory, utilization, agent_memory, agent_utilization = (read_exposition(lines, name, now) for name in names)
+        return self._interpreter.read(memory, utilization, now, agent_memory, agent_utilization)
 
     def history(self, since: float, now: float) -> Frame:  # noqa: ARG002
         return Frame()

@@ -8,17 +8,21 @@ lost.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
 from vramcast.cluster.telemetry import HttpReader, TelemetryUnavailable
+from vramcast.outcomes import agent_series
 from vramcast.outcomes.readings import Frame, Interpreter, Series
 
 # A sample carries the time its scrape began, but is stored when the scrape ends: ten seconds later at most.
 _MARGIN_SECONDS: Final = 15.0
 _HISTORY_POINTS: Final = 1000
+
+_Ask = Callable[[str, str], list[Series]]
 
 
 class _Result(msgspec.Struct, frozen=True, gc=False):
@@ -47,13 +51,7 @@ class SeriesNames:
     utilization: str
     selector: str = ""
 
-    def memory_query(self) -> str:
-        return self._query(self.memory)
-
-    def utilization_query(self) -> str:
-        return self._query(self.utilization)
-
-    def _query(self, name: str) -> str:
+    def query(self, name: str) -> str:
         return f"{name}{{{self.selector}}}" if self.selector else name
 
 
@@ -99,8 +97,7 @@ class PrometheusTelemetry:
 
     def poll(self, since: float, now: float) -> Frame:
         window = f"[{math.ceil(max(now - since, 0) + _MARGIN_SECONDS)}s]"
-        memory = self._api.query(self._metrics.memory_query() + window)
-        return self._interpreter.read(memory, self._utilization(lambda name: self._api.query(name + window)), now)
+        return self._read(lambda name, _: self._api.query(name + window), now)
 
     def history(self, since: float, now: float) -> Frame:
         step = max(self._interval_seconds, (now - since) / _HISTORY_POINTS, 1.0)
@@ -109,16 +106,23 @@ class PrometheusTelemetry:
             expression = f"{function}({name}[{math.ceil(step)}s])"
             return self._api.query_range(expression, since, now, step)
 
-        memory = peaks(self._metrics.memory_query(), "max_over_time")
-        return self._interpreter.read(memory, self._utilization(lambda name: peaks(name, "avg_over_time")), now)
+        return self._read(peaks, now)
 
-    def _utilization(self, ask: Any) -> list[Series]:
-        """Optional: a failure here must not cost the memory readings."""
-        try:
-            series: list[Series] = ask(self._metrics.utilization_query()) if self._metrics.utilization else []
-        except TelemetryUnavailable:
-            return []
-        return series
+    def _read(self, ask: _Ask, now: float) -> Frame:
+        """`ask` gets a query and the function that summarizes it over a step of history."""
+
+        def optional(name: str, function: str) -> list[Series]:
+            """A failure here must not cost the memory readings."""
+            try:
+                return ask(self._metrics.query(name), function) if name else []
+            except TelemetryUnavailable:
+                return []
+
+        memory = ask(self._metrics.query(self._metrics.memory), "max_over_time")
+        utilization = optional(self._metrics.utilization, "avg_over_time")
+        agent_memory = optional(agent_series.MEMORY, "max_over_time")
+        agent_utilization = optional(agent_series.UTILIZATION, "avg_over_time") if agent_memory else []
+        return self._interpreter.read(memory, utilization, now, agent_memory, agent_utilization)
 
 
 def _samples(result: _Result) -> tuple[tuple[float, float], ...]:

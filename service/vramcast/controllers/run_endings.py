@@ -224,6 +224,8 @@ def _peak_bytes(service: Service, run: Run, facts: RunFacts, forecast: Forecast)
         return Truth.REPORT, peak
     if facts.observed_mib is not None:
         return Truth.ANNOTATION, facts.observed_mib * MIB
+    if run.peak_by_agent:
+        return Truth.AGENT, run.peak_mib * MIB
     return (Truth.TELEMETRY if run.peak_mib else Truth.ENDING), run.peak_mib * MIB
 
 

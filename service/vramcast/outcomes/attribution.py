@@ -1,7 +1,8 @@
 """Whose memory is it? Divides one node's readings of one moment among its pods and unmanaged memory.
 
-Three kinds of telemetry, best first:
+Four kinds of telemetry, best first:
 
+    the agent's                 a value for every pod that uses the GPU; a pod without one uses nothing
     a value for every pod       the rest is unmanaged memory
     a value for every GPU,      if one pod has the GPU to itself, the value is its own, minus what was there before it;
       with or without a pod       several pods cannot be told apart, and only their promises are known
@@ -35,6 +36,7 @@ class Division:
     unclear: set[PodUid] = field(default_factory=set)
     total_mib: dict[Device, int] = field(default_factory=dict)
     vacant: set[Device] = field(default_factory=set)  # without a pod of vramcast's
+    told_apart: set[Device] = field(default_factory=set)  # by the agent
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +45,7 @@ class _Seen:
 
     nameless_mib: int | None
     by_tenant: Mapping[PodUid, int]
+    told_apart: bool = False
 
     @property
     def total_mib(self) -> int:
@@ -69,6 +72,7 @@ def divide(
     seen = _by_device(readings, tenants)
     moment = _Moment(at, before_mib, pod_values, Division())
     moment.division.total_mib.update((device, values.total_mib) for device, values in seen.items())
+    moment.division.told_apart.update(device for device, values in seen.items() if values.told_apart)
     if node.sharing:
         _divide_shared(node, seen, tenants, moment)
     else:
@@ -77,10 +81,14 @@ def divide(
 
 
 def _by_device(readings: Iterable[Reading], tenants: Sequence[Tenant]) -> dict[Device, _Seen]:
-    known = {tenant.pod: tenant.uid for tenant in tenants}
+    known = {name: tenant.uid for tenant in tenants for name in (tenant.pod, tenant.uid)}
     nameless: dict[Device, int] = {}
     named: dict[Device, dict[PodUid, int]] = {}
+    readings = list(readings)
+    told_apart = {reading.device for reading in readings if reading.told_apart}
     for reading in readings:
+        if reading.device in told_apart and not reading.told_apart:
+            continue
         mib, uid = round(reading.value), known.get(reading.pod)
         if uid is None:
             nameless[reading.device] = max(mib, nameless.get(reading.device, 0))
@@ -90,7 +98,7 @@ def _by_device(readings: Iterable[Reading], tenants: Sequence[Tenant]) -> dict[D
     sliced = {device.index for device in {*nameless, *named} if device.mig}
     # The value of a GPU that is cut into slices repeats the memory of its slices.
     return {
-        device: _Seen(nameless.get(device), named.get(device, {}))
+        device: _Seen(nameless.get(device), named.get(device, {}), device in told_apart)
         for device in sorted({*nameless, *named})
         if device.mig or device.index not in sliced
     }
@@ -168,6 +176,7 @@ def _share_out_by_name(device: Device, values: _Seen, there: Sequence[Tenant], m
     nameless = None if values.nameless_mib is None else values.nameless_mib - sum(own.values())
     # If nothing is left over, a pod without a value uses nothing yet.
     idle = nameless is not None and nameless - moment.before_mib.get(device, 0) < LEAST_USED_MIB
+    idle = idle or values.told_apart
     for tenant in there:
         used = own.get(tenant.uid, 0 if idle else None)
         if used is None:
@@ -182,6 +191,8 @@ def _share_out_by_name(device: Device, values: _Seen, there: Sequence[Tenant], m
 def _are_their_own(values: _Seen, pod_values: PodValues) -> bool:
     """Are these the pods' own values? Older exporters repeat the GPU's value for every pod on it."""
     own = values.by_tenant
+    if values.told_apart:
+        return True
     if pod_values is PodValues.AUTO:
         different = {*own.values(), *(() if values.nameless_mib is None else (values.nameless_mib,))}
         return bool(own) and len(different) > 1

@@ -5,6 +5,7 @@ It works on copies and keeps only what was on each GPU before vramcast's pods ca
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -28,6 +29,7 @@ class Sighting:
     at: float
     used_mib: int | None
     utilization: float | None = None
+    by_agent: bool = False
 
 
 @dataclass(slots=True)
@@ -41,10 +43,16 @@ class Findings:
 
 
 class Observer:
-    """For one thread at a time. `_before`: what was on each GPU while none of vramcast's pods was."""
+    """For one thread at a time. `_before`: what was on each GPU while none of vramcast's pods was.
 
-    def __init__(self, pod_values: PodValues = PodValues.AUTO) -> None:
+    `agent_seconds`: for how long a node's agent is believed to be there after a sample of its own. Until then other
+    exporters' samples of that node, which may not know whose memory it is, do not count.
+    """
+
+    def __init__(self, pod_values: PodValues = PodValues.AUTO, agent_seconds: float = 120.0) -> None:
         self._pod_values = pod_values
+        self._agent_seconds = agent_seconds
+        self._agent_at: dict[NodeName, float] = {}
         self._before: dict[NodeName, dict[Device, int]] = {}
 
     def study(
@@ -55,8 +63,11 @@ class Observer:
         tenancy: Tenancy,
     ) -> Findings:
         findings = Findings(faults=Counter(frame.faults), newest_at=frame.newest_at)
-        busy = {(r.node, r.device, r.at): r.value for r in frame.utilization}
+        busy = _Busy(frame.utilization)
+        agents = self._agent_moments(frame.memory)
         for (node, at), readings in _moments(frame.memory):
+            if self._knows_better(agents.get(node, ()), at):
+                continue
             gpus = nodes.get(node)
             if gpus is None:
                 findings.faults[Fault.UNKNOWN_NODE] += len(readings)
@@ -71,7 +82,23 @@ class Observer:
             findings.sightings += _sightings(division, node, at, busy)
         for gone in self._before.keys() - nodes.keys():
             del self._before[gone]
+            self._agent_at.pop(gone, None)
         return findings
+
+    def _agent_moments(self, memory: Sequence[Reading]) -> dict[NodeName, list[float]]:
+        """When each node's agent told processes apart: the last time in an earlier poll, and each time in this one."""
+        seen: dict[NodeName, set[float]] = {node: {at} for node, at in self._agent_at.items()}
+        for reading in memory:
+            if reading.told_apart:
+                seen.setdefault(reading.node, set()).add(reading.at)
+        self._agent_at = {node: max(times) for node, times in seen.items()}
+        return {node: sorted(times) for node, times in seen.items()}
+
+    def _knows_better(self, agent_times: Sequence[float], at: float) -> bool:
+        """Did the node's agent say something close to that time, but not at that time?"""
+        place = bisect_left(agent_times, at)
+        near = agent_times[max(0, place - 1) : place + 1]
+        return at not in near and any(abs(at - time) <= self._agent_seconds for time in near)
 
     def _believe(self, node: NodeGpus, reading: Reading, faults: Counter[Fault]) -> bool:
         """A value above the GPU's size has another unit, or is another GPU's."""
@@ -83,6 +110,18 @@ class Observer:
             faults[Fault.UNIT] += 1
             return False
         return True
+
+
+class _Busy:
+    """Utilization by GPU, and by pod where the agent knows it."""
+
+    def __init__(self, readings: Sequence[Reading]) -> None:
+        self._of_gpu = {(r.node, r.device, r.at): r.value for r in readings if not (r.told_apart and r.pod)}
+        self._of_pod = {(r.node, r.device, r.at, r.pod): r.value for r in readings if r.told_apart and r.pod}
+
+    def of(self, node: NodeName, device: Device, at: float, uid: PodUid) -> float | None:
+        own = self._of_pod.get((node, device, at, uid))
+        return own if own is not None else self._of_gpu.get((node, device, at))
 
 
 def _moments(readings: Sequence[Reading]) -> Iterator[tuple[tuple[NodeName, float], list[Reading]]]:
@@ -105,11 +144,10 @@ def _remember(before: dict[Device, int], division: Division) -> None:
         before[device] = total_mib if device in division.vacant else min(known, total_mib)
 
 
-def _sightings(
-    division: Division, node: NodeName, at: float, busy: Mapping[tuple[NodeName, Device, float], float]
-) -> Iterator[Sighting]:
+def _sightings(division: Division, node: NodeName, at: float, busy: _Busy) -> Iterator[Sighting]:
     for uid, mib in division.observed_mib.items():
         if uid not in division.unclear:
-            yield Sighting(uid, at, mib, busy.get((node, division.devices[uid], at)))
+            device = division.devices[uid]
+            yield Sighting(uid, at, mib, busy.of(node, device, at, uid), device in division.told_apart)
     for uid in division.unclear:
         yield Sighting(uid, at, None)

@@ -15,6 +15,7 @@ class Truth(StrEnum):
 
     REPORT = "report"  # the job's exit report: torch's own counters
     ANNOTATION = "annotation"  # the job wrote it on its pod
+    AGENT = "agent"  # the driver's memory by process, from the agent on the node
     TELEMETRY = "telemetry"  # samples of the GPU, by pod label or because the pod was alone
     ENDING = "ending"  # only that it ran out of memory
 

@@ -15,6 +15,7 @@ from enum import StrEnum
 
 from vramcast.hardware.vendors import VENDORS
 from vramcast.names import NodeName
+from vramcast.outcomes import agent_series
 from vramcast.task.quantity import MIB
 
 # 1 TiB on one GPU: no product is near it, so more is another unit.
@@ -81,13 +82,17 @@ class Device:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """One sample of one GPU. `pod` is namespace/name, or empty. `value`: MiB, or a share of the time."""
+    """One sample of one GPU. `value`: MiB, or a share of the time.
+
+    `pod`: namespace/name, or empty; by the agent, the pod's UID. `told_apart`: the agent knows every process there.
+    """
 
     node: NodeName
     device: Device
     pod: str
     at: float
     value: float
+    told_apart: bool = False
 
 
 @dataclass(slots=True)
@@ -103,6 +108,12 @@ class Frame:
         return self.memory[-1].at if self.memory else None
 
 
+# The agent names a pod by its UID, so there is no namespace.
+_AGENT_NAMES = LabelNames(
+    node=(agent_series.NODE,), pod=(agent_series.POD,), namespace=(), gpu=(agent_series.GPU,), mig=()
+)
+
+
 @dataclass(frozen=True, slots=True)
 class Interpreter:
     """`percent`: the utilization metric counts in percent, not as a share."""
@@ -111,19 +122,31 @@ class Interpreter:
     unit: Unit = Unit.MIB
     percent: bool = True
 
-    def read(self, memory: Iterable[Series], utilization: Iterable[Series], now: float) -> Frame:
+    def read(
+        self,
+        memory: Iterable[Series],
+        utilization: Iterable[Series],
+        now: float,
+        agent_memory: Iterable[Series] = (),
+        agent_utilization: Iterable[Series] = (),
+    ) -> Frame:
         """Never raises."""
         frame = Frame()
         divisor = MIB if self.unit is Unit.BYTES else 1
         frame.memory = self._readings(memory, divisor, _MAX_MIB, now, frame.faults)
         frame.utilization = self._readings(utilization, 100 if self.percent else 1, 1.0, now, frame.faults)
+        agent = Interpreter(_AGENT_NAMES)
+        frame.memory += agent._readings(agent_memory, 1, _MAX_MIB, now, frame.faults)
+        frame.utilization += agent._readings(agent_utilization, 100, 1.0, now, frame.faults)
+        frame.memory.sort(key=lambda reading: reading.at)
         return frame
 
     def _readings(
         self, series: Iterable[Series], divisor: int, most: float, now: float, faults: Counter[Fault]
     ) -> list[Reading]:
-        best: dict[tuple[NodeName, Device, str, float], float] = {}
+        best: dict[tuple[NodeName, Device, str, float, bool], float] = {}
         for one in series:
+            told_apart = one.labels.get(agent_series.TOLD_APART) == agent_series.YES
             place = self._place(one.labels)
             if isinstance(place, Fault):
                 faults[place] += 1
@@ -134,12 +157,14 @@ class Interpreter:
                 if fault is not None:
                     faults[fault] += 1
                     continue
-                key = (*place, at)
+                key = (*place, at, told_apart)
                 if key in best:
                     faults[Fault.DUPLICATE] += 1
                 best[key] = max(value, best.get(key, value))
-        found = [Reading(*key, value) for key, value in best.items()]
-        return sorted(found, key=lambda reading: reading.at)
+        return [
+            Reading(node, device, pod, at, value, told_apart)
+            for (node, device, pod, at, told_apart), value in best.items()
+        ]
 
     def _place(self, labels: Mapping[str, str]) -> tuple[NodeName, Device, str] | Fault:
         node = _first(labels, self.names.node)
@@ -148,8 +173,10 @@ class Interpreter:
         index = _first(labels, self.names.gpu)
         if not (index.isascii() and index.isdecimal() and len(index) < 4):
             return Fault.NO_GPU
-        pod, namespace = _first(labels, self.names.pod), _first(labels, self.names.namespace)
-        return NodeName(node), Device(int(index), _first(labels, self.names.mig)), f"{namespace}/{pod}" if pod else ""
+        pod = _first(labels, self.names.pod)
+        if pod and self.names.namespace:
+            pod = f"{_first(labels, self.names.namespace)}/{pod}"
+        return NodeName(node), Device(int(index), _first(labels, self.names.mig)), pod
 
 
 def _fault(at: float, value: float, most: float, now: float) -> Fault | None:

@@ -65,7 +65,7 @@ class RunTracker:
         self.product_of = product_of
         self.telemetry = TelemetryState()
         self.tenancy = Tenancy(lag_seconds)
-        self.observer = Observer(pod_values)
+        self.observer = Observer(pod_values, gap_seconds)
         self.accuracy = Accuracy()
         self.observed = ObservedRuns(records_kept)
         self.runs: dict[PodUid, Run] = {}
@@ -138,7 +138,7 @@ class RunTracker:
             if sighting.used_mib is None:
                 run.miss(sighting.at)
             else:
-                run.observe(sighting.at, sighting.used_mib, sighting.utilization)
+                run.observe(sighting.at, sighting.used_mib, sighting.utilization, by_agent=sighting.by_agent)
         self.telemetry.faults.update(findings.faults)
         if findings.newest_at is not None:
             self.telemetry.newest_at = max(findings.newest_at, self.telemetry.newest_at or findings.newest_at)

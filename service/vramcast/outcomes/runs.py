@@ -43,6 +43,7 @@ class Run:
     bound_bytes: int | None = None
     adjustment: Adjustment = UNADJUSTED
     peak_mib: int = 0
+    peak_by_agent: bool = False
     last_mib: int | None = None
     clear: int = 0
     unclear: int = 0
@@ -51,13 +52,14 @@ class Run:
     utilization_count: int = 0
     last_at: float | None = None
 
-    def observe(self, at: float, used_mib: int, utilization: float | None) -> None:
+    def observe(self, at: float, used_mib: int, utilization: float | None, *, by_agent: bool = False) -> None:
         """Samples come in order. One that is not newer than the last is a duplicate."""
         if not self._is_news(at):
             return
         self.clear += 1
         self.last_mib = used_mib
-        self.peak_mib = max(self.peak_mib, used_mib)
+        if used_mib > self.peak_mib:
+            self.peak_mib, self.peak_by_agent = used_mib, by_agent
         # Until it uses GPU memory, the pod is pulling its image or starting.
         if utilization is not None and used_mib:
             self.utilization_sum += utilization

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.agent.machine import Machine, build_library
 from tests.controlplane import (
     Api,
     ApiError,
@@ -75,6 +76,7 @@ def begin(
     """`begin({"node": (product, GPUs)}, setting="value")` starts a world with these nodes and no pods.
 
     `honor_labels`: whether Prometheus keeps the exporters' own labels. If not, `pod` becomes `exported_pod`.
+    `agent`: whether the first node has an agent, which Prometheus scrapes.
     `prometheus_url`: maps Prometheus' address to the one that the service queries instead.
     """
     with ExitStack() as stack:
@@ -83,6 +85,7 @@ def begin(
             nodes: Mapping[str, tuple[GpuProduct, int]],
             *,
             honor_labels: bool = False,
+            agent: bool = False,
             prometheus_url: Callable[[str], str] = lambda url: url,
             **settings: str,
         ) -> World:
@@ -92,6 +95,11 @@ def begin(
             exporter = stack.enter_context(FakeExporter(plane.api, dict(nodes)))
             url = f"http://127.0.0.1:{observed_extender.port}"
             jobs = [service_job(url), exporter_job(exporter, honor_labels=honor_labels)]
+            machine = _machine(nodes, tmp_path) if agent else None
+            if machine is not None:
+                stack.callback(machine.process.terminate)
+                machine.start()
+                jobs.append(agent_job(machine))
             rules = yaml.safe_load(ALERTS.read_text())
             prometheus = Prometheus(plane.binaries.prometheus, tmp_path / "prometheus", jobs, rules)
             stack.callback(prometheus.stop)
@@ -111,7 +119,7 @@ def begin(
             service = RunningService(Process("vramcast", command, tmp_path / "vramcast.log", environment), url)
             stack.callback(service.process.terminate)
             service.start()
-            world = World(plane.api, service, exporter, prometheus, "pod" if honor_labels else "exported_pod")
+            world = World(plane.api, service, exporter, prometheus, "pod" if honor_labels else "exported_pod", machine)
             request.node.stash[_WORLD] = world
             eventually(lambda: service.get("/state")["nodes_total"] == len(nodes), what="the service to see the nodes")
             return world
@@ -129,6 +137,17 @@ def exporter_job(exporter: FakeExporter, *, honor_labels: bool) -> dict[str, Any
     targets = {node: f"{exporter.url}/{node}/metrics" for node in exporter.nodes}
     own = {"namespace": "gpu-operator", "pod": "dcgm-exporter-x", "container": "dcgm-exporter"}
     return job("dcgm-exporter", targets, own, honor_labels=honor_labels)
+
+
+def _machine(nodes: Mapping[str, tuple[GpuProduct, int]], directory: Path) -> Machine:
+    node, (_, gpus) = next(iter(nodes.items()))
+    return Machine(directory / "machine", build_library(directory / "nvml"), gpus, node)
+
+
+def agent_job(machine: Machine) -> dict[str, Any]:
+    """As a PodMonitor would configure it: the agent's own pod is a label of the target."""
+    own = {"namespace": "vramcast-system", "pod": "vramcast-agent-x", "container": "agent"}
+    return job("vramcast-agent", {machine.node: f"{machine.url}/metrics"}, own)
 
 
 def _clear(api: Api) -> None:
@@ -159,5 +178,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     world = item.stash.get(_WORLD, None)
     if report.failed and world is not None:
         report.sections.append(("vramcast", world.service.process.log_tail(60)))
+        if world.machine is not None:
+            report.sections.append(("agent", world.machine.process.log_tail(20)))
         report.sections.append(("Prometheus", world.prometheus.process.log_tail(20)))
     return report

@@ -57,11 +57,15 @@ def run_wave(world: World, wave: int, runs: list[Run]) -> list[float]:
     """What was reserved over what was used, of each run."""
     named = [replace(run, name=f"wave-{wave}-{run.name}") for run in runs]
     world.begin(named)
-    reserved = [quantity(written(world.api.pod(run.name))["reserved-memory"]) / MIB / run.need_mib for run in named]
+    reserved = reserved_over_used(world, named)
     moment = int(time.time())
     world.over += [world.finish(run, moment) for run in named]
     world.await_counted()
     return reserved
+
+
+def reserved_over_used(world: World, runs: list[Run]) -> list[float]:
+    return [quantity(written(world.api.pod(run.name))["reserved-memory"]) / MIB / run.need_mib for run in runs]
 
 
 def test_from_the_second_run_on_a_job_gets_what_it_takes(begin: Begin, tmp_path: Path) -> None:
@@ -90,6 +94,36 @@ def test_from_the_second_run_on_a_job_gets_what_it_takes(begin: Begin, tmp_path:
     outcomes = world.prometheus
     eventually(
         lambda: outcomes.total('vramcast_outcomes_total{truth="report"}') == 60, what="60 outcomes by exit report"
+    )
+    assert world.service.metric("vramcast_unmeasured_runs_total") == 0
+
+
+def run_wave_with_agent(world: World, wave: int, runs: list[Run]) -> list[float]:
+    """The same, measured by the agent alone."""
+    named = [replace(run, name=f"wave-{wave}-{run.name}", message="") for run in runs]
+    world.begin(named)
+    world.show_processes()
+    reserved = reserved_over_used(world, named)
+    moment = world.await_agent_peaks(named)
+    # Only runs that were seen for most of their time count, and these are short.
+    world.await_polls(4)
+    world.over += [world.finish(run, moment) for run in named]
+    world.show_processes()
+    world.await_counted()
+    return reserved
+
+
+def test_the_agent_tells_neighbours_apart_without_reports(begin: Begin) -> None:
+    world = begin(NODES, agent=True)
+    world.exporter.names_pods = False
+    runs = kinds(world)
+    first, second, third = (run_wave_with_agent(world, wave, runs) for wave in range(3))
+    assert median(first) > 1.1 or min(first) < 1.0
+    for reserved in (second, third):
+        assert max(reserved) <= 1.10
+        assert sum(each < 1.0 for each in reserved) <= 1
+    eventually(
+        lambda: world.prometheus.total('vramcast_outcomes_total{truth="agent"}') == 60, what="60 outcomes by agent"
     )
     assert world.service.metric("vramcast_unmeasured_runs_total") == 0
 

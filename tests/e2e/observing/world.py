@@ -11,11 +11,13 @@ from typing import Any
 
 import httpx
 
+from tests.agent.machine import FakeProcess, Machine, systemd_cgroup
 from tests.controlplane import PATIENCE_SECONDS, Api, eventually
 from tests.controlplane.objects import pod
 from tests.e2e.conftest import RunningService
 from tests.e2e.observing.exporter import FakeExporter
 from tests.e2e.observing.prometheus import Prometheus
+from vramcast.outcomes.agent_series import MEMORY
 
 Json = dict[str, Any]
 SCHEDULER = "observed-scheduler"
@@ -44,13 +46,14 @@ class Run:
 
 @dataclass(slots=True)
 class World:
-    """`over`: every finished run as the API server last showed it."""
+    """`over`: every finished run as the API server last showed it. `machine`: the node that has an agent."""
 
     api: Api
     service: RunningService
     exporter: FakeExporter
     prometheus: Prometheus
     pod_label: str
+    machine: Machine | None = None
     over: list[Json] = field(default_factory=list)
 
     # ------------------------------------------------------------------ runs
@@ -113,6 +116,35 @@ class World:
 
     def counted(self) -> float:
         return self.service.metric("vramcast_outcomes_total") + self.service.metric("vramcast_unmeasured_runs_total")
+
+    def show_processes(self) -> None:
+        """The running pods of the agent's node get a process on each of their GPUs, and ended ones lose theirs."""
+        assert self.machine is not None
+        selector = f"spec.nodeName={self.machine.node},status.phase=Running"
+        processes = []
+        for found in self.api.get("/api/v1/pods", fieldSelector=selector)["items"]:
+            need_mib = self.exporter.needs_mib[found["metadata"]["name"]]
+            for gpu in written(found)["gpu-indices"].split(","):
+                pid = 1_000 + len(processes)
+                self.machine.add_process(pid, systemd_cgroup(found["metadata"]["uid"]))
+                processes.append(FakeProcess(pid, need_mib, 20, int(gpu)))
+        self.machine.show(processes)
+
+    def await_agent_peaks(self, runs: Sequence[Run]) -> int:
+        """Wait until Prometheus has each run's peak by the agent. Returns the time in whole seconds."""
+        uids = {self.api.pod(run.name)["metadata"]["uid"]: run.need_mib for run in runs}
+
+        def seen_by_now() -> int:
+            moment = int(time.time())
+            found = {
+                labels["pod_uid"]
+                for labels, samples in self.prometheus.samples(f'{MEMORY}{{pod_uid!=""}}', "5m")
+                if any(value == uids.get(labels["pod_uid"]) for at, value in samples if at <= moment)
+            }
+            assert found >= uids.keys(), f"{len(uids.keys() - found)} of {len(uids)} pods not seen at their peak"
+            return moment
+
+        return eventually(seen_by_now, what="Prometheus to have the agent's samples", interval_seconds=0.2)
 
     def running(self) -> set[str]:
         pods = self.api.get("/api/v1/pods", fieldSelector="status.phase=Running")["items"]
