@@ -11,10 +11,13 @@ from typing import Any
 import jsonschema
 import pytest
 import yaml
+from prometheus_client import CollectorRegistry, generate_latest
 
 from tests.docs.pages import DOCUMENTS, README, REPOSITORY, blocks
 from tests.docs.tables import CHART, PAGES, chart_values
 from tests.fakes import new_fake_service
+from vramcast.agent.exporter import Looks
+from vramcast.agent.gpus import GpuLook
 from vramcast.cli.annotate import AnnotateOptions, run_annotate
 from vramcast.cli.manifests import read_manifest
 from vramcast.forecast.forecaster import PhysicsForecaster
@@ -87,9 +90,19 @@ def test_files_and_metrics_that_a_page_names_exist(page: Path) -> None:
     assert named <= metric_names()
 
 
+def agent_metrics() -> str:
+    class NoGpus:
+        def gpus(self) -> list[GpuLook]:
+            return []
+
+    registry = CollectorRegistry()
+    registry.register(Looks(NoGpus(), "a", Path("/proc")))
+    return generate_latest(registry).decode()
+
+
 def metric_names() -> set[str]:
     service = new_fake_service(settings=load_settings({"detail_metrics": True}, {}))
-    text = service.metrics.render().decode()
+    text = service.metrics.render().decode() + agent_metrics()
     families = re.findall(r"^# TYPE (\w+) (\w+)$", text, re.MULTILINE)
     histograms = [name for name, kind in families if kind == "histogram"]
     return {name for name, _ in families} | {f"{name}_{part}" for name in histograms for part in ("bucket", "count")}

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from vramcast.agent.cgroups import Owner
-from vramcast.agent.gpus import Blind, Gpu
+from vramcast.agent.gpus import Blind, GpuLook
 from vramcast.names import PodUid
 
 
@@ -19,7 +19,7 @@ class Shares:
     blind: Blind | None = None
 
 
-def tell_apart(gpu: Gpu, owner_of: Callable[[int], Owner | None]) -> Shares:
+def tell_apart(gpu: GpuLook, owner_of: Callable[[int], Owner | None]) -> Shares:
     """`owner_of` looks a PID up; None: it is not there."""
     if gpu.blind is not None:
         return Shares(blind=gpu.blind)
@@ -31,7 +31,7 @@ def tell_apart(gpu: Gpu, owner_of: Callable[[int], Owner | None]) -> Shares:
     return Shares(_by_pod(gpu.memory_mib, pods), None if gpu.busy_percent is None else _by_pod(gpu.busy_percent, pods))
 
 
-def _blind(gpu: Gpu, owners: Mapping[int, Owner | None]) -> Blind | None:
+def _blind(gpu: GpuLook, owners: Mapping[int, Owner | None]) -> Blind | None:
     if any(owner is not None and owner.mps_server for owner in owners.values()) and not gpu.mps_clients:
         return Blind.MPS
     if None in owners.values():

@@ -16,7 +16,7 @@ from prometheus_client.registry import Collector
 
 from vramcast.agent.cgroups import read_owner
 from vramcast.agent.division import Shares, tell_apart
-from vramcast.agent.gpus import REMEDIES, Blind, Gpu
+from vramcast.agent.gpus import REMEDIES, Blind, GpuLook
 from vramcast.agent.nvml import NvmlUnavailable
 from vramcast.outcomes import agent_series as names
 
@@ -27,7 +27,7 @@ log = structlog.get_logger("vramcast.agent")
 
 
 class Gpus(Protocol):
-    def gpus(self) -> Sequence[Gpu]:
+    def gpus(self) -> Sequence[GpuLook]:
         """Raises NvmlUnavailable."""
         ...
 
@@ -42,7 +42,7 @@ class Looks(Collector):
         self.clock = clock
         self._lock = threading.Lock()
         self._looked_at: float | None = None
-        self._found: list[tuple[Gpu, Shares]] = []
+        self._found: list[tuple[GpuLook, Shares]] = []
         self._blind: dict[int, Blind | None] = {}
         self._failures = 0
         self.healthy = True
@@ -83,7 +83,7 @@ class Looks(Collector):
         yield from (memory, utilization, blind)
         yield CounterMetricFamily("vramcast_agent_failures", "Looks that NVML did not answer", value=self._failures)
 
-    def look(self) -> list[tuple[Gpu, Shares]]:
+    def look(self) -> list[tuple[GpuLook, Shares]]:
         """Nothing if NVML does not answer; `healthy` says so."""
         with self._lock:
             if self._looked_at is None or self.clock() - self._looked_at >= _FRESH_SECONDS:
@@ -91,7 +91,7 @@ class Looks(Collector):
                 self._looked_at = self.clock()
             return self._found
 
-    def _look(self) -> list[tuple[Gpu, Shares]]:
+    def _look(self) -> list[tuple[GpuLook, Shares]]:
         try:
             gpus = self._nvml.gpus()
         except NvmlUnavailable as error:
@@ -106,7 +106,7 @@ class Looks(Collector):
             self._note(gpu, shares.blind)
         return found
 
-    def _note(self, gpu: Gpu, why: Blind | None) -> None:
+    def _note(self, gpu: GpuLook, why: Blind | None) -> None:
         before, self._blind[gpu.index] = self._blind.get(gpu.index), why
         if why is before:
             return

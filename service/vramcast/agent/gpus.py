@@ -31,7 +31,7 @@ REMEDIES: Mapping[Blind, str] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Gpu:
+class GpuLook:
     """`memory_mib` and `busy_percent` by PID. `busy_percent` None: the driver does not say."""
 
     index: int

@@ -9,7 +9,7 @@ from typing import Any
 
 import pynvml
 
-from vramcast.agent.gpus import Blind, Gpu
+from vramcast.agent.gpus import Blind, GpuLook
 from vramcast.errors import VramcastError
 from vramcast.task.quantity import MIB
 
@@ -39,7 +39,7 @@ class Nvml:
                 "(agent.runtimeClassName) on nodes with a driver (agent.nodeSelector)"
             ) from None
 
-    def gpus(self) -> list[Gpu]:
+    def gpus(self) -> list[GpuLook]:
         try:
             handles = [pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(pynvml.nvmlDeviceGetCount())]
             sliced = any(_is_sliced(handle) for handle in handles)
@@ -51,16 +51,16 @@ class Nvml:
         pynvml.nvmlShutdown()
 
 
-def _read(index: int, handle: Any, blind: Blind | None) -> Gpu:
+def _read(index: int, handle: Any, blind: Blind | None) -> GpuLook:
     uuid, used_mib = str(pynvml.nvmlDeviceGetUUID(handle)), _used_bytes(handle) / MIB
-    gpu = Gpu(index, uuid, used_mib, _utilization(handle), blind=blind)
+    gpu = GpuLook(index, uuid, used_mib, _utilization(handle), blind=blind)
     if blind is not None:
         return gpu
     found = _processes(handle)
     if isinstance(found, Blind):
-        return Gpu(index, uuid, used_mib, gpu.utilization_percent, blind=found)
+        return GpuLook(index, uuid, used_mib, gpu.utilization_percent, blind=found)
     memory, clients = found
-    return Gpu(index, uuid, used_mib, gpu.utilization_percent, memory, clients, _busy(handle))
+    return GpuLook(index, uuid, used_mib, gpu.utilization_percent, memory, clients, _busy(handle))
 
 
 def _is_sliced(handle: Any) -> bool:

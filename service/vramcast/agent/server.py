@@ -44,7 +44,7 @@ def new_server(looks: Looks, host: str, port: int) -> ThreadingHTTPServer:
         def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class names it so
             """No line for every scrape."""
 
-    class Server(ThreadingHTTPServer):
+    class AgentServer(ThreadingHTTPServer):
         daemon_threads = True
 
-    return Server((host, port), Handler)
+    return AgentServer((host, port), Handler)
