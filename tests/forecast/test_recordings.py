@@ -13,13 +13,14 @@ from vramcast.forecast.recording import Recording
 from vramcast.forecast.recordings import (
     MAGIC,
     RecordingsUnusable,
+    builtin_recordings,
     key_of,
     read_recordings,
     usable_recordings,
     write_recordings,
 )
 from vramcast.forecast.solving import solve
-from vramcast.forecast.storage import pack
+from vramcast.forecast.storage import encode, pack
 
 POINT = {B: 4, L: 512, R: 8}
 KEY = key_of("hf/small", "16-bit lora")
@@ -109,3 +110,18 @@ def test_a_file_that_is_gone_is_told(file: Path) -> None:
     file.unlink()
     with pytest.raises(RecordingsUnusable, match="cannot be read"):
         known.read(KEY)
+
+
+LORA_OF_8B = [key for key in sorted(builtin_recordings()) if key.startswith("hf/Llama-3.1-8B ") and "lora" in key]
+
+
+@pytest.mark.parametrize("key", LORA_OF_8B)
+def test_lora_of_an_8b_model_takes_at_most_4_kb_of_an_annotation(key: str) -> None:
+    assert len(encode(builtin_recordings().read(key))) <= 4 << 10
+
+
+def test_the_largest_recordings_of_the_catalog_take_at_most_16_kb_of_an_annotation() -> None:
+    known = builtin_recordings()
+    assert LORA_OF_8B
+    for key in sorted(known, key=lambda key: len(known.packed(key)))[-5:]:
+        assert len(encode(known.read(key))) <= 16 << 10, key
