@@ -33,7 +33,8 @@ class DemoTelemetry:
             for device, key, mib in self._on_node(node, running.get(node, []), now):
                 memory.append(Reading(node, device, key, now, mib))
                 if key:
-                    busy.append(Reading(node, device, "", now, 0.6 + 0.35 * _wave(key, now, 7.0)))
+                    # So little that pods pack as the script says, at whatever moment they are seen.
+                    busy.append(Reading(node, device, "", now, 0.15 + 0.1 * _wave(key, now, 7.0)))
         return Frame(memory, busy)
 
     def history(self, since: float, now: float) -> Frame:  # noqa: ARG002
