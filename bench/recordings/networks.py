@@ -268,7 +268,7 @@ def _segmentation(name: str, recipe: Recipe) -> Built:
 
     def build() -> nn.Module:
         model: nn.Module = torchvision.models.get_model(
-            name, weights=None, weights_backbone=None, aux_loss=True, num_classes=19
+            name, weights=None, weights_backbone=None, aux_loss=True, num_classes=int(recipe.variant.split()[0])
         )
         return model
 

@@ -9,6 +9,8 @@ from bench.recordings.cases import Case, Cases, Counters, Recipe, Row, collapsed
 
 _RTX_3090 = "NVIDIA-GeForce-RTX-3090"
 _FP32_ROWS = 100
+# timm builds resnext101_32x8d for all of the old names ig_resnext101_32x8d, 16d, 32d and 48d.
+_MISNAMED = re.compile(r"\big_(?=resnext101_32x\d+d)")
 # These runs were read from the whole device: the driver's reserve, the context, and all kernels of cuDNN and cuBLAS,
 # which CUDA 11 loaded at once.
 _WHOLE_DEVICE_MIB = 1679
@@ -34,8 +36,8 @@ def timm_intervals(data: Path) -> Cases:
             rows.append(row)
     for row in rows:
         recipe = Recipe(
-            network=row["model_ref"], batch=int(row["batch_per_gpu"]), size=int(row["image_size"]), autocast="fp16",
-            attention="eager",
+            network=_MISNAMED.sub("", row["model_ref"]), batch=int(row["batch_per_gpu"]), size=int(row["image_size"]),
+            autocast="fp16", attention="eager",
         )  # fmt: skip
         found.cases.append(Case(row["model"], recipe, _RTX_3090, "sgd-momentum", {}, next_batch=int(row["fail_batch"])))
     return found
@@ -99,13 +101,21 @@ def zoos(data: Path) -> Cases:
     return found
 
 
+_CLASSES = {"cityscapes": 19, "ade20k": 150, "voc12aug": 21, "pascal-context-59": 59, "pascal-context": 60}
+
+
+def _classes(model: str) -> int:
+    """Of the data set in its name: the logits of all pixels are as large as this."""
+    return next(count for name, count in _CLASSES.items() if name in model)
+
+
 def _zoo_case(row: Row, runs: int) -> Case:
     sides = tuple(int(side) for side in row["image_size"].split("|")[0].strip().split("x"))
     detection = "detection" in row["task"]
     height, width = (min(sides), max(sides)) if detection else sides
     recipe = Recipe(
         network=f"torchvision/{row['network']}", batch=int(row["batch_per_gpu"]), size=(height, width),
-        variant="frozen stages" if detection else "",
+        variant="frozen stages" if detection else f"{_classes(row['model'])} classes",
     )  # fmt: skip
     name = f"{row['model']} {row['batch_per_gpu']} x {row['image_size']}"
     # The zoo divides bytes by 1024**2 and then by 1000 or 1024.
