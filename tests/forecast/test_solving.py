@@ -121,6 +121,9 @@ def test_a_piece_of_one_point_answers_only_that() -> None:
     recording = solve([*tapes, (alone, tape_with([512, 77], steps=3))])
     assert recording.at(alone).tape.sizes.tolist() == [512, 77, 77, 77]
     assert recording.at({**alone, B: 2}).tape.sizes.tolist() == [512, 2048, 2048]
+    near = recording.at({**alone, L: 1040})
+    assert near.tape.sizes.tolist() == [512, 1040, 1040]
+    assert "was not recorded" in near.notes[0]
 
 
 def test_one_sample_is_answered_by_larger_batches_with_a_note() -> None:

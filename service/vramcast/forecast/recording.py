@@ -61,6 +61,10 @@ class Piece:
     def contains(self, point: Point) -> bool:
         return all(span.contains(point[variable]) for variable, span in self.spans.items())
 
+    @property
+    def is_one_point(self) -> bool:
+        return all(span.low == span.high for span in self.spans.values())
+
     def distance(self, point: Point) -> float:
         return sum(span.distance(point[variable]) for variable, span in self.spans.items())
 
@@ -90,7 +94,9 @@ class Recording:
             chosen = max(inside, key=lambda at: sum(span.step for span in self.pieces[at].spans.values()))
             error = self.pieces[chosen].error
             return chosen, () if error < 0.005 else (f"sizes at {shown(point)} are within {error:.1%}",)
-        chosen = min(range(len(self.pieces)), key=lambda at: self.pieces[at].distance(point))
+        # A piece of one point knows its sizes there and nowhere else.
+        solved = [at for at, piece in enumerate(self.pieces) if not piece.is_one_point]
+        chosen = min(solved or range(len(self.pieces)), key=lambda at: self.pieces[at].distance(point))
         recorded = ", ".join(f"{variable} {span}" for variable, span in self.pieces[chosen].spans.items())
         return chosen, (f"{shown(point)} was not recorded; answered by the steps of {recorded}",)
 
