@@ -22,6 +22,10 @@ _LLAMA_3_8B = json.dumps({
     "intermediate_size": 14336, "vocab_size": 128256,
 })  # fmt: skip
 
+_T5_BASE = json.dumps({
+    "d_model": 768, "d_kv": 64, "d_ff": 3072, "num_layers": 12, "num_decoder_layers": 12, "num_heads": 12,
+})  # fmt: skip
+
 
 @dataclass(frozen=True, slots=True)
 class Command:
@@ -37,8 +41,8 @@ COMMANDS = (
          "--set", "lora-rank=16", "--batch-size", "4"),
         4 << 10,
     ),
-    Command("T5-small, bf16", ("transformers:T5Config", "--sequence-length", "512", "--precision", "bf16",
-                               "--batch-size", "16")),
+    Command("T5-base, bf16", ("transformers:T5Config", "--args", _T5_BASE, "--sequence-length", "512", "--precision",
+                              "bf16", "--batch-size", "16")),
     Command("Mask R-CNN, fp32", ("torchvision.models.detection:maskrcnn_resnet50_fpn", "--input", "3x800x800",
                                  "--batch-size", "2")),
     Command("SDXL's UNet, bf16", ("bench.profiles.networks:sdxl_unet", "--input", "4x128x128", "--precision", "bf16",
