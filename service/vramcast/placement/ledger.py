@@ -138,7 +138,7 @@ class Ledger(PromiseBook):
         If it needs more by now, it has to wait there: the Binding under way would give it less.
         """
         fits, reasons = decision.fits.copy(), decision.reasons.copy()
-        for node in self._nodes_of_pod[decision.demand.uid] & self.board.nodes.keys():
+        for node in self.board.nodes.keys() & self._nodes_of_pod[decision.demand.uid]:
             here = decision.columns == self.board.column(node)
             fits[here] = self._suffices(self._promises[node][decision.demand.uid], decision.demand)
             reasons[here] = np.where(fits[here], Reason.FITS, Reason.HELD)
@@ -354,8 +354,9 @@ class Ledger(PromiseBook):
         """The API server shows this pod on this node, so it counts there and nowhere else, room or not."""
         if promise.uid in self._gone:
             return
-        for node in self._nodes_of_pod.get(promise.uid, set()) - {promise.node}:
-            self._drop_promise(promise.uid, node)
+        for node in self._nodes_of_pod.get(promise.uid, ()):
+            if node != promise.node:
+                self._drop_promise(promise.uid, node)
         self.release_hold(promise.uid)
         self._held_since.pop(promise.uid, None)
         self._put_promise(promise)
@@ -375,7 +376,7 @@ class Ledger(PromiseBook):
         if len(self._gone) > _MAX_GONE:
             del self._gone[next(iter(self._gone))]
         self._held_since.pop(uid, None)
-        nodes = self._nodes_of_pod.get(uid, set()).copy()
+        nodes = self._nodes_of_pod.get(uid, ())
         for node in nodes:
             self._drop_promise(uid, node)
         return self.release_hold(uid) or bool(nodes)

@@ -20,7 +20,8 @@ _SAME_BUSY = 0.05
 class PromiseBook(ABC):
     def __init__(self) -> None:
         self._promises: dict[NodeName, dict[PodUid, Promise]] = {}
-        self._nodes_of_pod: dict[PodUid, set[NodeName]] = {}
+        # A tuple, because a pod has one promise as good as always, and 40,000 sets would take 7 MB more.
+        self._nodes_of_pod: dict[PodUid, tuple[NodeName, ...]] = {}
         # By pod and node, the attempts that may still succeed, with the time at which each lost its answer.
         self._attempts: dict[tuple[PodUid, NodeName], dict[int, float | None]] = {}
         self._last_attempt = 0
@@ -88,7 +89,7 @@ class PromiseBook(ABC):
 
     def withdraw_all(self, uid: PodUid) -> None:
         """No attempt so far to bind this pod can succeed any more."""
-        for node in list(self._nodes_of_pod.get(uid, ())):
+        for node in self._nodes_of_pod.get(uid, ()):
             if self._promises[node][uid].state is not State.BOUND:
                 self._drop_promise(uid, node)
 
@@ -110,7 +111,9 @@ class PromiseBook(ABC):
         on_node[promise.uid] = promise
         if promise.state is State.BOUND:
             self._attempts.pop((promise.uid, promise.node), None)
-        self._nodes_of_pod.setdefault(promise.uid, set()).add(promise.node)
+        nodes = self._nodes_of_pod.get(promise.uid, ())
+        if promise.node not in nodes:
+            self._nodes_of_pod[promise.uid] = (*nodes, promise.node)
         # When our own bind comes back through the watch, only its state is new and the room stays.
         if before is None or _claim(before) != _claim(promise):
             self._recount(promise.node)
@@ -120,9 +123,9 @@ class PromiseBook(ABC):
         self._attempts.pop((uid, node), None)
         if not self._promises[node]:
             del self._promises[node]
-        self._nodes_of_pod[uid].discard(node)
-        if not self._nodes_of_pod[uid]:
-            del self._nodes_of_pod[uid]
+        left = tuple(other for other in self._nodes_of_pod.pop(uid) if other != node)
+        if left:
+            self._nodes_of_pod[uid] = left
         self._recount(node)
 
 
