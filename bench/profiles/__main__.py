@@ -17,6 +17,7 @@ from pathlib import Path
 from bench.profiles.checking import Checked, check
 from bench.profiles.commands import COMMANDS, Profile, run
 from bench.profiles.drawing import SHARES, Drawn, draw_networks, draw_settings
+from bench.profiles.networks import windowed
 from bench.profiles.page import page
 from bench.profiles.tapes import recorder
 from bench.recordings.taping import versions
@@ -57,6 +58,7 @@ def _draws(arguments: argparse.Namespace) -> Iterator[tuple[Iterator[Drawn], int
         return
     for library, networks in draw_networks(sources, arguments.seed).items():
         yield networks, min(SHARES[library], arguments.most)
+    yield iter([windowed()]), 1  # hardly any model of the catalog has one, and it is where recordings fail
 
 
 def _checked(networks: Iterator[Drawn], arguments: argparse.Namespace, failed: dict[str, str]) -> Iterator[Checked]:

@@ -14,8 +14,8 @@ from vramcast.profile.recording.settings import RunSettings
 from vramcast.profile.sources import ModelSource
 from vramcast.task.vocabulary import Precision
 
-# Networks of each library. Few of them can be built for another image side, so transformers has the most.
-SHARES = {"hf": 10, "timm": 8, "torchvision": 7, "diffusers": 5}
+# Networks of each library. Diffusion models take minutes each.
+SHARES = {"hf": 10, "timm": 10, "torchvision": 9, "diffusers": 1}
 _MOST_SAMPLES = 64
 _MOST_RANK = 64
 _LORA = RunSettings(precision=Precision.BF16, lora_rank=16)

@@ -8,10 +8,20 @@ from collections.abc import Callable
 
 from bench.profiles.drawing import Drawn
 from bench.recordings.taping import cache_folder, load_tape, save_tape
+from torch import nn
 
 from vramcast.forecast.sizes import Point, shown
+from vramcast.forecast.stretch import FEWEST_BLOCKS
 from vramcast.forecast.tape import Tape
 from vramcast.profile.recording.network import NetworkSteps
+from vramcast.profile.sources import ModelSource
+
+
+def _made(source: ModelSource) -> nn.Module:
+    """A language model whose blocks are alike has few of them, as the catalog records it: sizes are the same in all."""
+    if source.depth is not None and source.depth.alike:
+        return source.depth.make(min(source.depth.blocks, FEWEST_BLOCKS))
+    return source.make(source.base)
 
 
 def recorder(drawn: Drawn) -> Callable[[Point], Tape]:
@@ -25,7 +35,7 @@ def recorder(drawn: Drawn) -> Callable[[Point], Tape]:
         if path.exists():
             return load_tape(path)
         if not steps:
-            steps.append(NetworkSteps(lambda: source.make(source.base), source.inputs(source.base), drawn.settings))
+            steps.append(NetworkSteps(lambda: _made(source), source.inputs(source.base), drawn.settings))
         tape = steps[0].tape(point)
         save_tape(tape, path)
         return tape
