@@ -192,8 +192,8 @@ class Fragmentation:
 class Vramcast:
     """The ledger and its scores. Among equal scores the scheduler's order decides, which changes with every pod."""
 
-    def __init__(self, nodes: list[Node], random: Random) -> None:
-        self._ledger, self._random, self._number = Ledger(), random, 0
+    def __init__(self, nodes: list[Node], random: Random, ledger: Ledger) -> None:
+        self._ledger, self._random, self._number = ledger, random, 0
         self._names = [node.name for node in nodes]
         for node in nodes:
             pool = Pool(SHARED_GPU, Product(node.model), (GPU,) * node.gpus, node.gpus)
@@ -282,7 +282,8 @@ def policies(nodes: list[Node], fragmentation: Fragmentation, seed: int) -> Iter
     yield "best fit", best_fit(whole)
     yield "dot product", dot_product(whole)
     yield "FGD", fragmentation.choose
-    yield "vramcast", Vramcast(nodes, Random(seed)).choose
+    yield "vramcast", Vramcast(nodes, Random(seed), Ledger()).choose
+    yield "vramcast, node_weight 0.5", Vramcast(nodes, Random(seed), Ledger(node_weight=0.5)).choose
 
 
 def _rows(path: Path) -> Iterator[dict[str, str]]:
@@ -310,6 +311,10 @@ use. The policies beside vramcast are those of the paper on FGD (Weng et al., AT
 | policy | GPUs taken at the first failure | at the end | failed pods | fragmented |
 |---|---|---|---|---|
 {chr(10).join(lines)}
+
+vramcast's scores have eleven steps, as the extender protocol has them, so nodes that are nearly as full as each other
+tie, and a tie may open a fresh node. A pod with eight GPUs then fails early. A larger `node_weight` makes ties rarer.
+The default is one that did not cost GPU-hours in [what it buys](../what-it-buys.md).
 """
 
 
