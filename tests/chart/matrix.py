@@ -34,7 +34,7 @@ _PEER = [{"ipBlock": {"cidr": "10.0.0.0/8"}}]
 CASES: dict[str, Values] = {
     "scheduler": {},
     "scheduler-one-replica": {"replicaCount": 1},
-    "scheduler-everything": {**_PODS, "metrics": _ALL_METRICS, "tests": {"share": True},
+    "scheduler-everything": {**_PODS, "metrics": _ALL_METRICS, "tests": {"share": True}, "agent": {"enabled": True},
                              "webhook": {"enabled": True, "validate": "deny", "failurePolicy": "Fail", "resource": True,
                                          "dialects": ["hami:10", "dra"]}},
     "scheduler-plugins": {
@@ -56,6 +56,11 @@ CASES: dict[str, Values] = {
     },
     "other-names": {"nameOverride": "vc", "fullnameOverride": "gpu-forecasts"},
     "openshift": {"podSecurityContext": {"runAsUser": None, "runAsGroup": None, "fsGroup": None}},
+    "agent": {"agent": {"enabled": True}},
+    "agent-default-runtime": {
+        "agent": {"enabled": True, "runtimeClassName": "", "nodeSelector": {}, "tolerations": []},
+        "networkPolicy": {"enabled": False},
+    },
     "no-network-policy": {"networkPolicy": {"enabled": False}},
     "own-config-map": {"settings": {"calibration_config_map": "ml/mine"}},
     "extender": {"mode": "extender"},

@@ -137,7 +137,7 @@ def test_invalid_values_are_refused_with_a_helpful_message(helm: Helm, values: V
 
 
 def pods(documents: list[Json]) -> list[Json]:
-    deployed = [d["spec"]["template"]["spec"] for d in documents if d["kind"] == "Deployment"]
+    deployed = [d["spec"]["template"]["spec"] for d in documents if d["kind"] in ("Deployment", "DaemonSet")]
     return deployed + [d["spec"] for d in documents if d["kind"] == "Pod"]
 
 
@@ -389,3 +389,48 @@ def test_the_second_scheduler_calls_vramcast_for_all_of_its_pods(helm: Helm) -> 
     config = yaml.safe_load(named(documents, "ConfigMap", "vramcast")["data"]["scheduler.yaml"])
     assert "managedResources" not in config["extenders"][0]
     assert "schedulerName" not in named(documents, "Deployment")["spec"]["template"]["spec"]
+
+
+# --- the agent
+
+
+def agent_of(documents: list[Json]) -> Json:
+    template: Json = named(documents, "DaemonSet")["spec"]["template"]
+    return template
+
+
+def test_there_is_no_agent_unless_it_is_switched_on(helm: Helm) -> None:
+    assert "DaemonSet" not in {document["kind"] for document in helm.template({})}
+
+
+def test_the_agent_has_the_hosts_processes_and_no_other_rights(helm: Helm) -> None:
+    pod = agent_of(helm.template({"agent": {"enabled": True}}))["spec"]
+    assert pod["hostPID"] is True
+    assert pod["automountServiceAccountToken"] is False
+    assert not {"hostNetwork", "hostIPC", "volumes", "serviceAccountName"} & pod.keys()
+    assert pod["securityContext"]["runAsNonRoot"] is True
+    (container,) = pod["containers"]
+    assert "privileged" not in container["securityContext"]
+    assert {"name": "NVIDIA_DRIVER_CAPABILITIES", "value": "utility"} in container["env"]
+    # It must not take a GPU from a job.
+    assert container["resources"].keys() == {"requests", "limits"}
+    assert not any("nvidia" in name for kind in container["resources"].values() for name in kind)
+
+
+def test_nothing_of_the_service_selects_the_agents(helm: Helm) -> None:
+    values: Values = {"agent": {"enabled": True}, "metrics": {"podMonitor": {"enabled": True}}}
+    documents = helm.template(values)
+    labels = agent_of(documents)["metadata"]["labels"].items()
+    for document in documents:
+        spec = document.get("spec", {})
+        selector = spec.get("selector") or spec.get("podSelector") or {}
+        chosen = selector.get("matchLabels", selector)
+        if chosen:
+            assert (chosen.items() <= labels) == document["metadata"]["name"].endswith("-agent"), document["kind"]
+
+
+def test_only_the_agents_metrics_can_be_reached_and_it_calls_nobody(helm: Helm) -> None:
+    policy = named(helm.template({"agent": {"enabled": True}}), "NetworkPolicy", "vramcast-agent")["spec"]
+    assert policy["policyTypes"] == ["Ingress", "Egress"]
+    assert "egress" not in policy
+    assert [port["port"] for rule in policy["ingress"] for port in rule["ports"]] == ["metrics"]

@@ -33,6 +33,16 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end }}
 {{- end -}}
 
+{{/* Another name than the service's: its Service, monitors and policies must not select the agents. */}}
+{{- define "vramcast.agentSelectorLabels" -}}
+app.kubernetes.io/name: {{ include "vramcast.name" . }}-agent
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end -}}
+
+{{- define "vramcast.agentLabels" -}}
+{{ merge (include "vramcast.agentSelectorLabels" . | fromYaml) (dict "app.kubernetes.io/component" "agent") (include "vramcast.labels" . | fromYaml) | toYaml }}
+{{- end -}}
+
 {{- define "vramcast.serviceAccountName" -}}
 {{- .Values.serviceAccount.name | default (ternary (include "vramcast.fullname" .) "default" .Values.serviceAccount.create) -}}
 {{- end -}}
