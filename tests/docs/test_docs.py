@@ -22,6 +22,7 @@ from vramcast.cli.annotate import AnnotateOptions, run_annotate
 from vramcast.cli.manifests import read_manifest
 from vramcast.forecast.forecaster import PhysicsForecaster
 from vramcast.names import Product
+from vramcast.outcomes.runs import Unmeasured
 from vramcast.settings import load_settings
 from vramcast.task.schema import annotations_schema
 from vramcast.task.task import DESCRIBES_NOTHING
@@ -113,6 +114,28 @@ def test_alerts_and_dashboard_use_existing_metrics() -> None:
     asked = set(re.findall(r"\bvramcast_\w+", text))
     assert asked
     assert asked <= metric_names()
+
+
+def test_the_dashboard_says_for_every_unmeasured_run_what_to_switch_on() -> None:
+    panels = json.loads((CHART / "files/dashboard.json").read_text())["panels"]
+    (panel,) = [panel for panel in panels if "what to switch on" in panel["title"]]
+    pattern = re.compile(r'vramcast_unmeasured_runs_total\{why="(\w+)"\}')
+    texts = {pattern.findall(target["expr"])[0]: target["legendFormat"] for target in panel["targets"]}
+    assert texts.keys() == set(Unmeasured)
+    assert "agent.enabled" in texts[Unmeasured.UNCLEAR]
+    assert "exit reports" in texts[Unmeasured.UNCLEAR]
+
+
+def test_no_two_panels_of_the_dashboard_overlap() -> None:
+    panels = json.loads((CHART / "files/dashboard.json").read_text())["panels"]
+    cells = [
+        (x, y)
+        for at in (panel["gridPos"] for panel in panels)
+        for x in range(at["x"], at["x"] + at["w"])
+        for y in range(at["y"], at["y"] + at["h"])
+    ]
+    assert len(cells) == len(set(cells))
+    assert len({panel["id"] for panel in panels}) == len(panels)
 
 
 def check(path: Path) -> int:
