@@ -70,8 +70,7 @@ class Ledger(PromiseBook):
         node_weight: float = 0.1,
     ) -> None:  # fmt: skip
         super().__init__()
-        self._hold_ttl_seconds = hold_ttl_seconds
-        self._count_devices = count_devices
+        self._hold_ttl_seconds, self._count_devices = hold_ttl_seconds, count_devices
         self._board = Board(slowdown_weight, node_weight)
         self._gone: dict[PodUid, None] = {}
         self._entered_holds: dict[PodUid, Hold] = {}
