@@ -19,7 +19,7 @@ Made with {versions}.
 _PROFILES = """## The command
 
 `vramcast profile`, from the start of the process to the annotations. It must take less than {most_seconds} s on two
-cores. CPU seconds are shown too, because they do not grow on a busy machine.
+cores. CPU seconds are shown too, because they grow less on a busy machine.
 
 | network | s | CPU s | annotation, characters | allowed | pieces | events | peak |
 |---|---|---|---|---|---|---|---|
