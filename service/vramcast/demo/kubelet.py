@@ -1,10 +1,11 @@
-"""What a kubelet reports about the demo's pods."""
+"""What a kubelet reports about the demo's pods. Their jobs write exit reports."""
 
 from __future__ import annotations
 
 from datetime import UTC, datetime
 
 from vramcast.cluster.static import StaticCluster
+from vramcast.demo.telemetry import exit_report
 from vramcast.task.run_status import ContainerState, ContainerStatus, PodStatus, Terminated
 
 
@@ -18,7 +19,7 @@ def end(cluster: StaticCluster, namespace: str, name: str, *, oom: bool = False)
     if record is None or record.finished:
         return False
     started = record.run.started_at if record.run else None
-    message = "torch.OutOfMemoryError: CUDA out of memory." if oom else None
+    message = "torch.OutOfMemoryError: CUDA out of memory." if oom else exit_report(record)
     terminated = Terminated(exit_code=1 if oom else 0, message=message, finished_at=_now())
     return cluster.set_status(
         namespace,

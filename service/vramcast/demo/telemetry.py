@@ -1,7 +1,11 @@
-"""Made-up telemetry for the demo: what each pod uses breathes around its forecast."""
+"""Made-up telemetry for the demo: what each pod uses breathes around its forecast.
+
+It shows what dcgm-exporter would: pods that share by annotation are not named, because the kubelet gave them no device.
+"""
 
 from __future__ import annotations
 
+import json
 import math
 import zlib
 from collections.abc import Iterator
@@ -10,6 +14,7 @@ from vramcast.cluster.static import StaticCluster
 from vramcast.names import NodeName
 from vramcast.outcomes.readings import Device, Frame, Reading
 from vramcast.task.pod import PodRecord
+from vramcast.task.quantity import MIB
 
 _RAMP_SECONDS = 3.0
 _BREATH_SECONDS = 11.0
@@ -32,9 +37,8 @@ class DemoTelemetry:
         for node in self._cluster.nodes:
             for device, key, mib in self._on_node(node, running.get(node, []), now):
                 memory.append(Reading(node, device, key, now, mib))
-                if key:
-                    # So little that pods pack as the script says, at whatever moment they are seen.
-                    busy.append(Reading(node, device, "", now, 0.15 + 0.1 * _wave(key, now, 7.0)))
+                # So little that pods pack as the script says, at whatever moment they are seen.
+                busy.append(Reading(node, device, "", now, 0.15 + 0.1 * _wave(f"{node} {device}", now, 7.0)))
         return Frame(memory, busy)
 
     def history(self, since: float, now: float) -> Frame:  # noqa: ARG002
@@ -48,10 +52,8 @@ class DemoTelemetry:
         unmanaged = self._cluster.unmanaged_mib.get(node, ())
         for index in range(gpus):
             here = [pod for pod in pods if pod.assignment and index in pod.assignment.gpu_indices]
-            used = {pod.key: self._used_mib(pod, now) for pod in here}
             outside = unmanaged[index] if index < len(unmanaged) else 0
-            yield Device(index), "", outside + sum(used.values())
-            yield from ((Device(index), key, mib) for key, mib in used.items())
+            yield Device(index), "", outside + sum(self._used_mib(pod, now) for pod in here)
 
     def _on_devices(self, pods: list[PodRecord], now: float) -> Iterator[tuple[Device, str, float]]:
         """Each pod gets the next devices; which ones the kubelet would pick does not matter."""
@@ -63,17 +65,34 @@ class DemoTelemetry:
 
     def _used_mib(self, pod: PodRecord, now: float) -> float:
         run = pod.run
-        promised = pod.assignment.reserved_mib if pod.assignment else 6000
-        if pod.key in self.too_large:
-            peak = float(promised)
-        elif run is not None and run.median_mib is not None and run.median_mib < promised:
-            peak = run.median_mib * (0.9 + 0.14 * _share(pod.key))
-        else:
-            # People round their own numbers up.
-            peak = promised * (0.55 + 0.4 * _share(pod.key))
+        peak = float(_promised_mib(pod)) if pod.key in self.too_large else peak_mib(pod)
         age = now - run.started_at if run is not None and run.started_at is not None else 60.0
         grown = min(1.0, max(0.0, age) / _RAMP_SECONDS)
         return max(_CONTEXT_MIB, peak * grown * (0.95 + 0.05 * _wave(pod.key, now, _BREATH_SECONDS)))
+
+
+def peak_mib(pod: PodRecord) -> float:
+    """Of a run that does not fail, with its context."""
+    run, promised = pod.run, _promised_mib(pod)
+    if run is not None and run.median_mib is not None and run.median_mib < promised:
+        peak = run.median_mib * (0.9 + 0.14 * _share(pod.key))
+    else:
+        # People round their own numbers up.
+        peak = promised * (0.55 + 0.4 * _share(pod.key))
+    return max(_CONTEXT_MIB, peak)
+
+
+def exit_report(pod: PodRecord) -> str:
+    """As `vramcast.report` writes it: torch's counters, which lack the context."""
+    reserved = round((peak_mib(pod) - _CONTEXT_MIB) * MIB)
+    indices = pod.assignment.gpu_indices if pod.assignment else ()
+    gpus = {f"GPU-{index}": {"allocated": reserved, "reserved": reserved} for index in indices or (0,)}
+    process = {"ended": "exited", "gpus": gpus, "versions": {"torch": "2.9.0"}}
+    return json.dumps({"vramcast": 1, "processes": {"pid 1": process}}, separators=(",", ":"))
+
+
+def _promised_mib(pod: PodRecord) -> int:
+    return pod.assignment.reserved_mib if pod.assignment else 6000
 
 
 def _share(text: str) -> float:
