@@ -245,7 +245,8 @@ class CalibratedForecaster:
         return self._active[0]
 
     def is_cached(self, task: Task, product: Product) -> bool:
-        return self.base.is_cached(_anybodys(task), product)
+        # What was forecast for this namespace is at hand, whatever has been learned since.
+        return (task, product) in self._active[2] or self.base.is_cached(_anybodys(task), product)
 
     def use(self, base: CachingForecaster, calibrator: Calibrates | None) -> None:
         # One reference, replaced as a whole, because several threads forecast.

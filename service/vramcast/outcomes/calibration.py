@@ -55,7 +55,7 @@ class Tuning:
     widest_step: float = math.log(1.10)  # a run
     widest_oom_step: float = math.log(1.25)
     tightest_step: float = math.log(1.03)
-    tightest_share: float = 0.5  # of the way to the target, if that is more
+    tightest_share: float = 0.7  # of the way until near the target, if that is more
     clear_runs: int = 5  # few runs that may show that a bound is clearly too wide
     clear_margin: float = 1.3  # by how much more than a normal law's runs may scatter
     clearly_too_wide: float = math.log(0.67)
@@ -68,6 +68,8 @@ class Tuning:
 
 
 DEFAULT_TUNING = Tuning()
+_NEAR = math.log(1.08)
+_WIDE = math.log(1.5)
 # More products and families than a cluster has. Beyond this, the cell that was quiet for longest is dropped.
 MAX_CELLS = 96
 
@@ -90,13 +92,15 @@ class CellState:
     shifts: int = 0
 
     def correction(self, risk: float, margin: float = 0.0) -> float:
-        """Of a bound with this margin, interpolated linearly in log(risk) and constant beyond the table.
-
-        Less risk never means less memory: corrections rise at least as fast as the artifact's own bounds allow.
-        """
-        own = margin * _BOUND_WIDTHS
-        rising = np.maximum.accumulate(np.asarray(self.corrections[1:]) + own) - own
+        """Of a bound with this margin, interpolated linearly in log(risk) and constant beyond the table."""
+        rising = _rising(np.array(self.corrections[1:]), min(margin, self.least_margin))
         return float(np.interp(math.log(risk), _LOG_RISKS, rising[::-1]))
+
+    @property
+    def least_margin(self) -> float:
+        """Bounds of runs like these are at least so far apart. It matters where the artifact is far too careful."""
+        least = min((score.margin for score in self.scores), default=0.0)
+        return least if least >= _WIDE else 0.0
 
     @property
     def median_correction(self) -> float:
@@ -119,12 +123,15 @@ class CellState:
             self.level = 1.0
         widest = tuning.widest_oom_step if died else tuning.widest_step
         wanted = self._wanted(scored, prior, tuning)
+        # A new kind of run comes down fast, and a known one slowly: its last few runs say less than all before them.
+        share = tuning.tightest_share if len(self.scores) < tuning.trusted else 0.0
         steps = [
-            _clip(target - now, (-max(tuning.tightest_step, tuning.tightest_share * (now - target)), widest))
+            _clip(target - now, (-max(tuning.tightest_step, share * (now - target - _NEAR)), widest))
             for target, now in zip(wanted, self.corrections, strict=True)
         ]
         moved = [_clip(now + step, tuning.correction_range) for now, step in zip(self.corrections, steps, strict=True)]
-        self.corrections = tuple(round(float(value), 5) for value in moved)
+        bounds = _rising(np.array(moved[1:]), self.least_margin)
+        self.corrections = tuple(round(float(value), 5) for value in (moved[0], *bounds))
 
     def _aim(self, score: Score, risk: float, tuning: Tuning) -> None:
         """Judge the run by the bound that it would get now: its promise may predate everything learned since.
@@ -151,6 +158,12 @@ class CellState:
                 target = min(target, enough) if enough < tuning.clearly_too_wide else target
             wanted.append(target)
         return wanted
+
+
+def _rising(corrections: Floats, margin: float) -> Floats:
+    """Of bounds with this margin, at falling risk: less risk never means less memory. (risks,)"""
+    own = margin * _BOUND_WIDTHS
+    return np.asarray(np.maximum.accumulate(corrections + own) - own)
 
 
 def _clearly_enough(scored: Scored, risk: float, tuning: Tuning) -> float:
