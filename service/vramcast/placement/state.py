@@ -121,7 +121,7 @@ class ClusterState:
     def _load(self, task: Task | None, utilization: Utilization) -> Load:
         """By the forecast, until a pod with the same task has had a GPU to itself."""
         load = load_of(utilization, self._assumed_utilization, task.max_slowdown if task else None)
-        seen = self._seen_busy.get(task) if task is not None else None
+        seen = self._seen_busy.get(task) if self._seen_busy and task is not None else None
         return load if seen is None else load.measured(seen)
 
     def _note_busy(self, uid: PodUid, share: float) -> None:
