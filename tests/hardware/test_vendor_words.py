@@ -13,6 +13,9 @@ WORDS = re.compile(r"nvidia|dcgm|cuda|\bamd\b|rocm|\bhip|rocr_", re.IGNORECASE)
 # A file or a directory, and why its words are not the table's.
 ALLOWED = {
     "hardware/": "the table and the products",
+    "admission/": "fields of other systems, and variables that runtimes read",
+    "agent/": "NVML is the library of one vendor",
+    "api/admit.py": "the table's own constant",
     "cli/describing.py": "an example in a help text",
     "cli/manifests.py": "a hint that shows the variable most users need",
     "cli/records.py": "the name of a counter in the recordings' format",
@@ -21,7 +24,11 @@ ALLOWED = {
     "demo/": "the cluster of the demo, and short product names on its screen",
     "forecast/": "the CUDA context and PyTorch's allocator, on which the physics were measured",
     "names.py": "an example",
+    "outcomes/agent_series.py": "the exporter whose units it has",
+    "placement/claimable.py": "an example of what drivers write",
     "profile/": "torch.cuda is PyTorch's name for any GPU; --measure needs nvidia-smi",
+    "report/": "torch.cuda is PyTorch's name for any GPU",
+    "settings.py": "the name of a driver's device class",
     "task/vocabulary.py": "an example in a help text",
     "train/": "the products of the recordings",
 }

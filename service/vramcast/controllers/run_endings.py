@@ -217,7 +217,7 @@ async def _outcome(service: Service, ended: EndedRun) -> Outcome | None:
 def _peak_bytes(service: Service, run: Run, facts: RunFacts, forecast: Forecast) -> tuple[Truth, int]:
     """By the most trusted source, as the driver would report it."""
     if facts.report is not None:
-        # torch does not count CUDA contexts.
+        # torch does not count the contexts of processes.
         peak = facts.report.reserved_mib * MIB + facts.report.processes * forecast.context_bytes
         if run.peak_mib:
             service.tracker.accuracy.agreement.add(peak / (run.peak_mib * MIB))

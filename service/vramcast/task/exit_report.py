@@ -22,7 +22,7 @@ _MOST_CHARACTERS = 8192
 
 @dataclass(frozen=True, slots=True)
 class ExitReport:
-    """Memory on the fullest GPU, over all processes that had some there. The CUDA contexts are not in it."""
+    """Memory on the fullest GPU, over all processes that had some there. Contexts are not in it."""
 
     reserved_mib: int
     allocated_mib: int
