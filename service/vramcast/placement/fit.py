@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +19,7 @@ from vramcast.placement.promises import Demand, Promise
 from vramcast.placement.reasons import Reason
 
 Reasons = npt.NDArray[np.uint8]
+_Array = TypeVar("_Array", npt.NDArray[np.int32], npt.NDArray[np.float32])
 MAX_SCORE = 10
 # A node with more GPUs free than this is as empty as one with so many.
 _MANY_GPUS = 8
@@ -92,7 +94,7 @@ def _needs(board: Board, table: PoolTable, demand: Demand) -> Mibs:
     for product, need_mib in demand.needs_mib.items():
         if product in board.product_ids:
             by_product[board.product_ids[product]] = min(need_mib, _NEVER_MIB)
-    needs = by_product[table.product_ids[:nodes]]
+    needs = _by_node(by_product, table, nodes)
     if demand.ask.count > 1 and table.sliced.any():
         # All replicas of a pod may end on one GPU.
         sliced = table.sliced[:nodes]
@@ -110,7 +112,15 @@ def _pressing(board: Board, table: PoolTable, demand: Demand) -> Pressing | None
             by_product[board.product_ids[product]] = load.pressure
     limit = min(load.most_slowdown for load in demand.loads.values())
     weight = board.slowdown_weight / (1.0 - board.slowdown_weight)
-    return Pressing(by_product[table.product_ids[: board.width + 1]], limit, weight)
+    return Pressing(_by_node(by_product, table, board.width + 1), limit, weight)
+
+
+def _by_node(by_product: _Array, table: PoolTable, nodes: int) -> _Array:
+    """Of each node's product. A user's own number is the same on all of them, and then looking it up is a waste."""
+    first = by_product[0]
+    if (by_product == first).all():
+        return np.full(nodes, first, dtype=by_product.dtype)
+    return by_product[table.product_ids[:nodes]]
 
 
 @dataclass(frozen=True, slots=True)

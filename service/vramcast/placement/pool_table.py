@@ -189,7 +189,8 @@ class PoolTable:
         spare = (self._packed[:, :nodes] - (needs_mib << _INDEX_BITS)).view(np.uint32)
         penalty = None
         if pressing is not None:
-            if self._crowd_units and pressing.weight:
+            # Where no GPU has room, none has to be chosen.
+            if self._crowd_units and pressing.weight and spare.min() < _NEGATIVE:
                 penalty = self._penalty(pressing)
                 # So that what does not fit cannot wrap around. A row, because numpy is slow with one number here.
                 np.minimum(spare, np.full(nodes, _NEGATIVE), out=spare)
