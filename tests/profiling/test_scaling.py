@@ -61,5 +61,6 @@ def test_a_scaled_catalog_model_has_the_forecast_of_its_trace(model: str, size: 
     traced = forecast(profile=encode_profile(profile_at(source, size)))
     named = forecast(model=model, **where)
     assert named.median_bytes == pytest.approx(traced.median_bytes, rel=0.01)
-    # A trace knows one length. The bound of a name lies on a line between lengths that are powers of two.
-    assert named.bound_bytes == pytest.approx(traced.bound_bytes, rel=0.05)
+    # A trace knows one length. The bound of a name at any other lies on a line between powers of two.
+    on_a_line = source.tokens and size & (size - 1)
+    assert named.bound_bytes == pytest.approx(traced.bound_bytes, rel=0.05 if on_a_line else 0.025)

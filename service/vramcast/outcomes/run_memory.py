@@ -25,6 +25,7 @@ import numpy as np
 from vramcast.errors import InvalidTask
 from vramcast.forecast.forecast import RISKS, Adjustment, Basis, Forecast
 from vramcast.names import Product
+from vramcast.outcomes.oom_history import ABOVE
 from vramcast.outcomes.outcome import Outcome
 from vramcast.outcomes.run_scores import Floats, upper_quantile
 from vramcast.task.quantity import MIB, ceil_mib
@@ -48,8 +49,6 @@ _TRUSTED_TASKS: Final = 20
 _SCATTER_RANGE: Final = (0.4, 3.0)  # of the published one
 _WILD: Final = math.log(1.2)
 _STEP_MARGIN: Final = 1.1
-# What a run that ran out of memory gets more.
-_ABOVE_OOM: Final = 1.2
 # A peak this far below or above the forecast is a mistake or a lie.
 _BELIEVABLE: Final = (0.1, 10.0)
 # How far beyond its two runs a line holds, by the size along which it runs. Attention may grow with the square.
@@ -230,7 +229,7 @@ def _network(task: Task) -> str:
 def _after(before: Remembered, outcome: Outcome) -> Remembered:
     peak_mib = ceil_mib(outcome.peak_bytes)
     if outcome.ending is Ending.OOM:
-        floor_mib = max(before.floor_mib, math.ceil(peak_mib * _ABOVE_OOM))
+        floor_mib = max(before.floor_mib, math.ceil(peak_mib * ABOVE))
         # If memory made the promise, memory was wrong: the artifact speaks until the next whole run.
         peaks_mib = before.peaks_mib if outcome.adjustment.basis is Basis.CLUSTER else ()
         return replace(before, peaks_mib=peaks_mib, floor_mib=floor_mib, surprise=None)
