@@ -115,11 +115,15 @@ format: .venv/dev.stamp ## let ruff fix and format the sources
 
 DIST ?= dist
 
-dist: .venv/dev.stamp ## build the wheels, the SBOM (CycloneDX) and the chart into dist/
+# Where releases are published, for the krew manifest.
+RELEASES ?= https://vramcast.dev/releases
+
+dist: .venv/dev.stamp ## build the wheels, the SBOM (CycloneDX), the chart and the kubectl plugin into dist/
 	@mkdir -p $(DIST)
 	@$(PIP) wheel --no-deps --no-build-isolation --wheel-dir $(DIST) . ./service/report
 	@$(BIN)/python requirements/sbom.py $(DIST)/vramcast-$$($(BIN)/vramcast version).cdx.json
 	@$(BIN)/python -m tests.controlplane helm package helm/vramcast --destination $(DIST)
+	@$(BIN)/python service/build_plugin.py --out $(DIST) --releases $(RELEASES)
 
 screenshots: .venv/dev.stamp ## take the pictures of docs/page.md from the demo
 	@$(BIN)/python -m tests.browser.screenshots --out docs/images/page

@@ -135,7 +135,7 @@ DETAIL = {
 CLOSED = {
     "verb": {
         "filter", "prioritize", "bind", "preempt", "forecast", "explain", "state", "records", "cluster", "pods", "pod",
-        "models", "sweep", "step", "accuracy", "admit",
+        "pod_nodes", "models", "sweep", "step", "accuracy", "admit",
     },
     "cause": {
         "bad_request", "not_found", "too_large", "not_synced", "not_leading", "gone", "defect", "not_bound", "no_room",
@@ -240,7 +240,7 @@ async def cause_every_event(client: Client, cluster: FakeCluster) -> None:
     await client.send("POST", "/no/such/address", b"{}")
     await client.send("BREW", "/filter")
     await client.send("GET", "/state")
-    for path in ("records", "cluster", "pods", "pods/no/such", "models", "accuracy"):
+    for path in ("records", "cluster", "pods", "pods/no/such", "pods/no/such/nodes", "models", "accuracy"):
         await client.send("GET", f"/{path}")
     for path in ("sweep", "step"):
         await client.send("POST", f"/{path}", b"{}")

@@ -18,6 +18,8 @@ DEFAULTS = {
     "port": 8888,
     "metrics_host": "127.0.0.1",
     "metrics_port": None,
+    "view_host": "127.0.0.1",
+    "view_port": None,
     "cluster": None,
     "resource_slices": False,
     "undescribed": "pass",

@@ -57,7 +57,7 @@ def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.e2e
-def test_make_dist_builds_the_wheel_its_sbom_and_the_chart(dist: Path) -> None:
+def test_make_dist_builds_the_wheel_its_sbom_the_chart_and_the_plugin(dist: Path) -> None:
     # The wheel has a compiled loop where there is a C compiler.
     platform = sysconfig.get_platform().replace("-", "_").replace(".", "_") if shutil.which("cc") else "any"
     assert {path.name for path in dist.iterdir()} == {
@@ -65,6 +65,8 @@ def test_make_dist_builds_the_wheel_its_sbom_and_the_chart(dist: Path) -> None:
         f"vramcast-{__version__}.cdx.json",
         f"vramcast-{__version__}.tgz",
         f"vramcast_report-{__version__}-py3-none-any.whl",
+        f"kubectl-vramcast-{__version__}.tar.gz",
+        "vramcast.yaml",
     }
 
 

@@ -204,6 +204,7 @@ def _ports(settings: Settings) -> list[Port]:
     ports = [Port(Surface.ALL, listen(settings.host, settings.port, "settings host, port"), certificates)]
     for surface, host, port, named, theirs in (
         (Surface.PROBES, settings.metrics_host, settings.metrics_port, "metrics", None),
+        (Surface.VIEW, settings.view_host, settings.view_port, "view", None),
         (Surface.WEBHOOK, settings.webhook_host, settings.webhook_port, "webhook", webhook_certificates),
     ):
         if port is not None:

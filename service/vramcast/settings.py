@@ -115,6 +115,10 @@ class Settings(BaseModel):
     """address of `metrics_port`"""
     metrics_port: int | None = Field(None, ge=1, le=65535)
     """a second port that serves only /metrics, /healthz and /readyz"""
+    view_host: str = "127.0.0.1"
+    """address of `view_port`"""
+    view_port: int | None = Field(None, ge=1, le=65535)
+    """a port for `kubectl vramcast`: requests that change nothing, without authentication; none: no such port"""
     cluster: FilePath | None = None
     """a static cluster file to use instead of Kubernetes"""
     resource_slices: bool = False

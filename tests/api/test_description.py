@@ -35,6 +35,7 @@ ROUTES = {
     "GET /cluster": (None, "ClusterBars"),
     "GET /pods": (None, "PodsView"),
     "GET /pods/{namespace}/{name}": (None, "PodView"),
+    "GET /pods/{namespace}/{name}/nodes": (None, "ExplainAnswer"),
     "GET /models": (None, "ModelsView"),
     "POST /sweep": ("PodManifest", "SweepView"),
     "POST /step": ("PodManifest", "StepView"),

@@ -35,6 +35,7 @@ CASES: dict[str, Values] = {
     "scheduler": {},
     "scheduler-one-replica": {"replicaCount": 1},
     "scheduler-everything": {**_PODS, "metrics": _ALL_METRICS, "tests": {"share": True}, "agent": {"enabled": True},
+                             "view": {"enabled": True},
                              "webhook": {"enabled": True, "validate": "deny", "failurePolicy": "Fail", "resource": True,
                                          "dialects": ["hami:10", "dra"]}},
     "scheduler-plugins": {
@@ -57,6 +58,8 @@ CASES: dict[str, Values] = {
     "other-names": {"nameOverride": "vc", "fullnameOverride": "gpu-forecasts"},
     "openshift": {"podSecurityContext": {"runAsUser": None, "runAsGroup": None, "fsGroup": None}},
     "agent": {"agent": {"enabled": True}},
+    "view": {"view": {"enabled": True, "port": 9999}, "networkPolicy": {"viewFrom": _PEER}},
+    "view-extender": {"mode": "extender", "view": {"enabled": True}},
     "agent-default-runtime": {
         "agent": {"enabled": True, "runtimeClassName": "", "nodeSelector": {}, "tolerations": []},
         "networkPolicy": {"enabled": False},

@@ -247,6 +247,24 @@ def test_the_webhook_opens_one_port_and_grants_no_rights(helm: Helm) -> None:
     }
 
 
+def test_the_view_opens_one_port_and_brings_a_role_that_reads_it_and_is_bound_to_nobody(helm: Helm) -> None:
+    without, documents = helm.template({}), helm.template(CASES["view"])
+    peers = CASES["view"]["networkPolicy"]["viewFrom"]
+    assert admitted(documents) == {**admitted(without), "view": peers}
+    before, after = ({(d["kind"], d["metadata"]["name"]) for d in each} for each in (without, documents))
+    assert after - before == {("Service", "vramcast-view"), ("ClusterRole", "vramcast-viewer")}
+    assert named(documents, "ClusterRole", "vramcast-viewer")["rules"] == [
+        {
+            "apiGroups": [""],
+            "resources": ["services/proxy"],
+            "resourceNames": ["vramcast-view:view", "http:vramcast-view:view"],
+            "verbs": ["get", "create"],
+        }
+    ]
+    assert settings(documents).items() >= {"view_host": "0.0.0.0", "view_port": 9999}.items()
+    assert "view_port" not in settings(without)
+
+
 def webhooks(documents: list[Json]) -> list[Json]:
     found = [d["webhooks"] for d in documents if d["kind"].endswith("WebhookConfiguration")]
     return [webhook for each in found for webhook in each]

@@ -13,7 +13,7 @@ ApiResponse = Callable[[str, dict[str, str], dict[str, str]], tuple[int, bytes]]
 
 
 @contextmanager
-def serving(answer: ApiResponse, content_type: str = "application/json") -> Iterator[str]:
+def serving(answer: ApiResponse, content_type: str = "application/json", host: str = "127.0.0.1") -> Iterator[str]:
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             parts = urlsplit(self.path)
@@ -27,7 +27,7 @@ def serving(answer: ApiResponse, content_type: str = "application/json") -> Iter
 
         def log_message(self, format: str, *args: object) -> None: ...  # noqa: A002 - the library's name
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server = ThreadingHTTPServer((host, 0), Handler)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
     thread.start()
     try:

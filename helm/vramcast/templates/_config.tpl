@@ -2,7 +2,7 @@
 
 {{/* Settings that must agree with the rest of the release, and the value that governs each of them. */}}
 {{- define "vramcast.governedSettings" -}}
-{{- $governed := dict "mode" "mode" "host" "mode" "port" "extender.port" "metrics_host" "metrics" "metrics_port" "metrics.port" "tls_cert_file" "tls" "tls_key_file" "tls" "tls_client_ca_file" "tls" "leader_lease" "mode" "leader_identity" "mode" "page" "page.enabled" -}}
+{{- $governed := dict "mode" "mode" "host" "mode" "port" "extender.port" "metrics_host" "metrics" "metrics_port" "metrics.port" "tls_cert_file" "tls" "tls_key_file" "tls" "tls_client_ca_file" "tls" "leader_lease" "mode" "leader_identity" "mode" "page" "page.enabled" "view_host" "view" "view_port" "view.port" -}}
 {{- range $name := list "host" "port" "cert_file" "key_file" "validate" "tell_forecast" "scheduler_name" "task_resource" "caps" "resource" "dialects" "claim_classes" -}}
 {{- $_ := set $governed (printf "webhook_%s" $name) "webhook" -}}
 {{- end -}}
@@ -39,6 +39,10 @@
 {{- $_ := set $all "page" .Values.page.enabled -}}
 {{- $_ := set $all "metrics_host" "0.0.0.0" -}}
 {{- $_ := set $all "metrics_port" (int .Values.metrics.port) -}}
+{{- if .Values.view.enabled -}}
+{{- $_ := set $all "view_host" "0.0.0.0" -}}
+{{- $_ := set $all "view_port" (int .Values.view.port) -}}
+{{- end -}}
 {{- if eq .Values.mode "scheduler" -}}
 {{- $_ := set $all "leader_lease" (printf "%s/%s" .Release.Namespace (include "vramcast.leaseName" .)) -}}
 {{- else if eq .Values.mode "extender" -}}

@@ -28,6 +28,9 @@
     - {name: extender, containerPort: {{ .Values.extender.port }}}
     {{- end }}
     - {name: metrics, containerPort: {{ .Values.metrics.port }}}
+    {{- if .Values.view.enabled }}
+    - {name: view, containerPort: {{ .Values.view.port }}}
+    {{- end }}
     {{- if .Values.webhook.enabled }}
     - {name: webhook, containerPort: {{ .Values.webhook.port }}}
     {{- end }}

@@ -130,6 +130,7 @@ async def show_status(request: Request, service: Service) -> dict[str, Any]:
     return {
         "version": __version__,
         "mode": service.settings.mode,
+        "leading": service.leadership.leading,
         "now": service.tracker.wall(),
         "synced": service.state.synced,
         "stale_seconds": round(service.cluster.health().stale_seconds, 1),

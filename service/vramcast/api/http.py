@@ -18,6 +18,7 @@ from vramcast.api import (
     page,
     pods_view,
     probes,
+    why_view,
 )
 from vramcast.api.admit import AdmissionRoute
 from vramcast.api.bind import bind_pod
@@ -42,6 +43,7 @@ class Surface(StrEnum):
     ALL = "all"  # but the webhook
     PROBES = "probes"  # may be open to the network: it changes nothing and reveals no secrets
     WEBHOOK = "webhook"
+    VIEW = "view"  # what people may ask, and no verb: for `kubectl vramcast`
 
 
 def new_http_app(service: Service, surface: Surface = Surface.ALL) -> FastAPI:
@@ -61,10 +63,13 @@ def new_http_app(service: Service, surface: Surface = Surface.ALL) -> FastAPI:
     if surface is Surface.WEBHOOK:
         app.router.routes.append(AdmissionRoute(service))
         return app
+    if surface is Surface.VIEW:
+        for views in (inspection, cluster_view, pods_view, why_view, accuracy_view):
+            app.include_router(views.router)
     if surface is Surface.ALL:
         # First, because routes are tried in order.
         app.router.routes += _verb_routes(service)
-        for views in (inspection, cluster_view, pods_view, forecast_view, accuracy_view):
+        for views in (inspection, cluster_view, pods_view, why_view, forecast_view, accuracy_view):
             app.include_router(views.router)
         if service.settings.page:
             app.include_router(page.router)

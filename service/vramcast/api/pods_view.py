@@ -23,6 +23,7 @@ from vramcast.outcomes.run_tracker import EndedRun
 from vramcast.outcomes.runs import Run
 from vramcast.placement.promises import Demand
 from vramcast.placement.reasons import Reason, reason_text
+from vramcast.placement.remedies import REMEDIES
 from vramcast.service import Service
 from vramcast.settings import UndescribedPolicy
 from vramcast.task.pod import PodRecord
@@ -231,4 +232,4 @@ async def _reasons(service: Service, pod: PodRecord) -> list[dict[str, Any]]:
 
 
 def _reason(reason: Reason, text: str, nodes: int) -> dict[str, Any]:
-    return {"reason": reason.label, "text": text, "nodes": nodes}
+    return {"reason": reason.label, "text": text, "nodes": nodes, "remedy": REMEDIES[reason]}

@@ -21,7 +21,7 @@ from vramcast.service import Service
 # Go's client keeps idle connections for 90 s and does not retry a POST. Closing earlier here would lose a call there.
 KEEP_ALIVE_SECONDS = 120
 _SEND_BUFFER_BYTES = 2 << 20
-_PORTS = 3
+_PORTS = 4
 # The API server refuses objects of more than 3 MiB. A review has an object and, in an update, the old one.
 _REVIEW_MIB = 8
 _REVIEWS_MIB = 32

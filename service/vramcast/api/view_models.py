@@ -30,6 +30,7 @@ class ServiceStatus(Answer):
 
     version: str
     mode: str
+    leading: bool = Field(description="false: a replica on standby, which knows no holds and counts no outcomes")
     now: Epoch = Field(description="the clock of the service")
     synced: bool
     stale_seconds: float
@@ -88,6 +89,7 @@ class ReasonCount(Answer):
     reason: str
     text: str
     nodes: int
+    remedy: str = Field(description="what to do about it")
 
 
 class PodLine(Answer):

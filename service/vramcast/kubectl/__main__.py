@@ -1,0 +1,5 @@
+"""`python -m vramcast.kubectl`."""
+
+from vramcast.kubectl.main import main
+
+main()
