@@ -15,8 +15,8 @@ from sklearn.ensemble import AdaBoostRegressor, ExtraTreesRegressor, RandomFores
 from sklearn.tree import DecisionTreeRegressor
 
 from bench import gpumemnet
-from vramcast.forecast.physics import optimizer_states
 from vramcast.forecast.replay import NO_WORKSPACE, replay
+from vramcast.forecast.rules import optimizer_states
 from vramcast.task.quantity import MIB
 from vramcast.train.crossval import FOLDS, cross_validate, unseen_medians
 from vramcast.train.dataset import Dataset, assign_folds

@@ -68,7 +68,8 @@ def test_a_setting_without_effect_on_the_figures_is_told(change: dict[str, Any],
 def test_master_weights_are_told_because_only_deepspeed_has_them() -> None:
     sharded = replace(SUMMARY, zero_stage=3, data_parallel_size=8, precision=Precision.BF16)
     (note,) = PhysicsForecaster(0.05).forecast(sharded, A100).assumptions
-    assert note == "fp32 master weights, as DeepSpeed keeps them; FSDP of a model cast to bf16 has none"
+    assert note.startswith("fp32 master weights, as DeepSpeed keeps them; FSDP of a model cast to bf16 has none")
+    assert note.endswith("set vramcast.dev/master-weights to false")
     mixed = replace(sharded, precision=Precision.AMP_BF16)
     assert PhysicsForecaster(0.05).forecast(mixed, A100).assumptions == ()
 

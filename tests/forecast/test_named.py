@@ -257,7 +257,7 @@ def test_what_has_no_recording_is_answered_from_the_layers_and_says_so() -> None
 def test_a_size_that_no_tape_can_hold_falls_back() -> None:
     found = forecast(**{**LORA, "batch_size": "10000000", "sequence_length": "131072"})
     assert found.source is Source.MODEL
-    assert any(note.startswith("forecast from the layers") for note in found.assumptions)
+    assert any(note.startswith("forecast from a summary") for note in found.assumptions)
 
 
 def test_the_task_is_the_same_for_every_spelling() -> None:

@@ -42,7 +42,13 @@ def test_the_schema_is_a_valid_json_schema() -> None:
 @pytest.mark.parametrize("key", KEYS.values(), ids=KEYS)
 def test_every_example_and_default_passes(key: Any) -> None:
     for text in filter(None, (key.example.strip('"'), key.default)):
-        others = {"data-parallel-size": "8", "lora-rank": "8", "gpu-memory": "1Gi", "precision": "bf16"}
+        others = {
+            "data-parallel-size": "8",
+            "lora-rank": "8",
+            "gpu-memory": "1Gi",
+            "precision": "bf16",
+            "zero-stage": "3",
+        }
         VALIDATOR.validate(prefixed({**others, key.name: text}))
 
 

@@ -112,12 +112,15 @@ def test_the_most_detailed_level_counts(annotations: dict[str, str], level: Leve
         ("quantization", "none", "quantization", Quantization.NONE),
         ("zero-stage", "0", "zero_stage", 0),
         ("data-parallel-size", "8", "data_parallel_size", 8),
+        ("master-weights", "false", "master_weights", False),
         ("offload", "optimizer", "offload", Offload.OPTIMIZER),
         ("allocator", "expandable-segments", "allocator", Allocator.EXPANDABLE_SEGMENTS),
     ],
 )
 def test_every_key_is_read_into_its_field(name: str, text: str, field: str, value: object) -> None:
-    others = {"gpu-memory": "1Gi", "lora-rank": "8", "precision": "bf16"}
+    others = {
+        "gpu-memory": "1Gi", "lora-rank": "8", "precision": "bf16", "zero-stage": "3", "data-parallel-size": "8",
+    }  # fmt: skip
     parsed = parse_task({PREFIX + key: words for key, words in {**others, name: text}.items()})
     assert getattr(parsed, field) == value
 
@@ -184,6 +187,7 @@ def test_every_documented_example_is_valid(key: object) -> None:
         ("zero-stage", "4", "from 0 to 3"),
         ("data-parallel-size", "0", "from 1"),
         ("offload", "disk", "one of none, optimizer, parameters"),
+        ("master-weights", "none", '"true" or "false"'),
         ("allocator", "jemalloc", "one of default, expandable-segments"),
     ],
 )
@@ -268,6 +272,8 @@ def test_thousands_of_mistakes_are_counted_not_listed() -> None:
         ({**SUMMARY, "attention": "flash"}, "attention"),
         ({**SUMMARY, "attention": "flash", "precision": "fp32"}, "attention"),
         ({**SUMMARY, "offload": "parameters"}, "offload"),
+        ({**SUMMARY, "master-weights": "false"}, "master-weights"),
+        ({**SUMMARY, "master-weights": "false", "zero-stage": "1", "data-parallel-size": "8"}, "master-weights"),
         ({**SUMMARY, "offload": "parameters", "zero-stage": "2", "data-parallel-size": "8"}, "offload"),
     ],
 )
@@ -286,6 +292,8 @@ def test_keys_that_contradict_each_other_are_refused(annotations: dict[str, str]
         {**SUMMARY, "offload": "parameters", "zero-stage": "3", "data-parallel-size": "1"},
         {**SUMMARY, "offload": "parameters", "task": "inference"},
         {**SUMMARY, "offload": "optimizer"},
+        {**SUMMARY, "master-weights": "false", "zero-stage": "3", "data-parallel-size": "8"},
+        {**SUMMARY, "master-weights": "true", "zero-stage": "1", "data-parallel-size": "8"},
         {**SUMMARY, "attention": "flash", "precision": "amp-bf16"},
         {**SUMMARY, "attention": "eager", "kernels": "fused", "allocator": "expandable-segments"},
         {**SUMMARY, "lora-rank": "16", "lora-targets": "q_proj,k_proj", "gradient-accumulation": "8"},
@@ -385,6 +393,7 @@ def test_a_task_that_runs_the_same_thing_has_the_same_fingerprint(change: dict[s
     [
         {"batch_size": 17}, {"model": "hf/bert-base-cased"}, {"attention": Attention.EAGER}, {"kernels": Kernels.LIGER},
         {"lora_rank": 8}, {"lora_targets": "qv"}, {"gradient_accumulation": 2}, {"offload": Offload.OPTIMIZER},
+        {"master_weights": False},
         {"allocator": Allocator.EXPANDABLE_SEGMENTS}, {"level": Level.PROFILE},
     ],
     ids=str,

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vramcast.errors import InvalidInput
+from vramcast.forecast.repeating import with_step_again
 from vramcast.forecast.tape import Mark, Moment, Role, Tape
 
 _STEPS = 3
@@ -20,39 +21,13 @@ def accumulated(tape: Tape, batches: int) -> Tape:
     """The tape of a run that updates after so many batches. Raises InvalidInput if the steps do not repeat."""
     if batches < 2:
         return tape
-    return _two_batches(with_fourth_step(tape))
-
-
-def with_fourth_step(tape: Tape) -> Tape:
-    starts = [mark.event for mark in tape.marks if mark.moment is Moment.STEP]
-    ends = [mark.event for mark in tape.marks if mark.moment is Moment.END]
-    if len(starts) != _STEPS or len(ends) != 1:
-        raise InvalidInput(f"a tape of {len(starts)} steps does not tell gradient accumulation: record {_STEPS}")
-    second, third, end = starts[1], starts[2], ends[0]
-    made_before = np.concatenate([[0], np.cumsum(tape.events >= 0)])
-    per_step = int(made_before[end] - made_before[third])
-    again = tape.events[third:end].astype(np.int64)
-    freed = np.where(again < 0, ~again, made_before[third])
-    if per_step != made_before[third] - made_before[second] or (freed < made_before[second]).any():
-        raise InvalidInput("the steps do not repeat, so they do not tell gradient accumulation: record it instead")
-    copied = slice(int(made_before[third]), int(made_before[end]))
-    marks = [mark for mark in tape.marks if mark.moment is not Moment.END]
-    shift = end - third
-    # A mark at the third step's very beginning may belong to the end of the second.
-    begins = next(at for at, mark in enumerate(marks) if mark.event == third and mark.moment is Moment.STEP)
-    marks += [Mark(mark.event + shift, mark.moment, mark.unit) for mark in marks[begins:]]
-    return Tape(
-        sizes=np.concatenate([tape.sizes[: made_before[end]], tape.sizes[copied]]),
-        roles=np.concatenate([tape.roles[: made_before[end]], tape.roles[copied]]),
-        units=np.concatenate([tape.units[: made_before[end]], tape.units[copied]]),
-        events=np.concatenate([tape.events[:end], np.where(again >= 0, again + per_step, again - per_step)]).astype(
-            np.int32
-        ),
-        marks=(*marks, Mark(end + shift, Moment.END)),
-        streams=np.concatenate([tape.streams[: made_before[end]], tape.streams[copied]])
-        if len(tape.streams)
-        else tape.streams,
-    )
+    steps = sum(mark.moment is Moment.STEP for mark in tape.marks)
+    if steps != _STEPS:
+        raise InvalidInput(f"a tape of {steps} steps does not tell gradient accumulation: record {_STEPS}")
+    try:
+        return _two_batches(with_step_again(tape))
+    except InvalidInput as error:
+        raise InvalidInput(f"{error}, so they do not tell gradient accumulation: record it instead") from error
 
 
 def _two_batches(tape: Tape) -> Tape:

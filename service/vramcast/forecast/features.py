@@ -15,16 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vramcast.forecast.description import CONVOLUTIONS, IS_CONVOLUTION, Description, OpKind, among
-from vramcast.forecast.physics import (
-    Layered,
-    Prior,
-    described_prior,
-    held_share,
-    optimizer_states,
-    summary_prior,
-    weight_bytes,
-)
+from vramcast.forecast.physics import Layered, Prior, described_prior, summary_prior
+from vramcast.forecast.rules import held_share, optimizer_states, weight_bytes
 from vramcast.forecast.saved import Array, LayerTable
+from vramcast.forecast.summary import summarized
 from vramcast.hardware.products import PRODUCTS, GpuSpec
 from vramcast.names import Product
 from vramcast.task.quantity import MIB
@@ -78,8 +72,11 @@ class Features:
 
 
 def describe(network: Description | None, task: Task, product: Product) -> Features:
-    """Features of a task on a product; without a network, from the task's summary."""
+    """Features of a task on a product; without a network, or in settings that layers do not tell, from a summary."""
     unfamiliar = unfamiliar_settings(task)
+    if network and unfamiliar:
+        task = summarized(task, network)  # layers tell plain fp32 training only
+        network = None
     prior = described_prior(network, task, product) if network and network.ops else summary_prior(task, product)
     layered = prior.layered
     if network is None or layered is None:
@@ -90,7 +87,7 @@ def describe(network: Description | None, task: Task, product: Product) -> Featu
     regime = _regime(prior, layered)
     facts = _common(task, product, prior, regime, network.parameters) | _network_facts(network, task, prior, layered)
     facts |= _optimizer_facts(_reference_optimizer(task, network))
-    tokens, kinds = _make_tokens(layered, task.batch_size * held_share(task), prior.total_bytes)
+    tokens, kinds = _make_tokens(layered, task.batch_size, prior.total_bytes)
     return Features(_vector(facts), tokens, kinds, prior, regime, unfamiliar)
 
 
@@ -169,8 +166,7 @@ def without_optional(facts: NDArray[np.float32]) -> NDArray[np.float32]:
 
 def _network_facts(network: Description, task: Task, prior: Prior, layered: Layered) -> dict[str, float]:
     table, saved, curve = layered.table, layered.saved, layered.curve_bytes
-    # Samples that take half the bytes count as half the batch.
-    batch, total = task.batch_size * held_share(task), prior.total_bytes
+    batch, total = task.batch_size, prior.total_bytes
     facts = {f"family_{family}": float(network.family == family) for family in _FAMILIES}
     facts |= {f"figure_{name}": prior.figures.get(name, 0.0) / total for name in _FIGURES}
     kept = (saved.per_sample_bytes - saved.fused_attention_bytes) * batch

@@ -13,12 +13,14 @@ from vramcast.errors import FieldError, InvalidTask
 from vramcast.forecast import physics
 from vramcast.forecast.catalog import Catalog, CatalogUnusable, builtin_catalog
 from vramcast.forecast.description import Description, decode_profile
+from vramcast.forecast.features import unfamiliar_settings
 from vramcast.forecast.forecast import UNADJUSTED, Adjustment, Basis, Forecast, Part, Source, steady_bound
 from vramcast.forecast.latents import shown_size
-from vramcast.forecast.named import KnownSteps, NoSteps, steps_of
+from vramcast.forecast.named import KnownSteps, NoSteps, lower_level, steps_of
 from vramcast.forecast.physics import bound_factor
 from vramcast.forecast.recorded import forecast_recording
-from vramcast.forecast.summary import MATCH_MARGIN, catalog_match, layers_of
+from vramcast.forecast.rules import has_master
+from vramcast.forecast.summary import MATCH_MARGIN, catalog_match, layers_of, summarized
 from vramcast.hardware.products import PRODUCTS, calibration_note
 from vramcast.names import Product
 from vramcast.task.quantity import MIB
@@ -69,7 +71,7 @@ class CachingForecaster(ABC):
             except InvalidTask as error:
                 if task.level is Level.PROFILE:
                     raise
-                steps = NoSteps(f"forecast from the layers: {error.errors[0].expected}")
+                steps = NoSteps(f"forecast from {lower_level(task)}: {error.errors[0].expected}")
         if steps.why:
             task = replace(task, assumptions=(*task.assumptions, steps.why))
         described = described_network(task)
@@ -96,8 +98,8 @@ class PhysicsForecaster(CachingForecaster):
         return physics.VERSION
 
     def forecast_network(self, network: Description | None, task: Task, product: Product, risk: float) -> Forecast:
-        if network is None:
-            return forecast_summary(task, product, risk)
+        if network is None or unfamiliar_settings(task):
+            return forecast_summary(task if network is None else summarized(task, network), product, risk)
         prior = physics.described_prior(network, task, product)
         return _from_prior(prior, task, product, risk, network.family)
 
@@ -141,9 +143,10 @@ def _without_effect(task: Task) -> tuple[str, ...]:
 
 def _with_masters(task: Task) -> tuple[str, ...]:
     """The stage does not say whether DeepSpeed or FSDP shards."""
-    if task.kind is Kind.INFERENCE or not physics.has_master(task):
+    if task.kind is Kind.INFERENCE or not has_master(task):
         return ()
-    return (f"fp32 master weights, as DeepSpeed keeps them; FSDP of a model cast to {task.precision} has none",)
+    told = f"fp32 master weights, as DeepSpeed keeps them; FSDP of a model cast to {task.precision} has none"
+    return (f"{told}: set {PREFIX}master-weights to false",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,11 +160,19 @@ class Described:
 
 def described_network(task: Task) -> Described:
     if task.level is Level.PROFILE and task.profile is not None:
-        return Described(_profiled(decode_profile(task.profile), task))
+        return Described(_profiled(decode_profile(task.profile), task), _only_totals(task))
     if task.level is Level.NAME and task.model is not None:
         named = _catalog(task.model).describe(task.model, task.input_size, task.sequence_length)
         return Described(named.network, named.assumptions)
     return _looked_up(task)
+
+
+def _only_totals(task: Task) -> tuple[str, ...]:
+    if not unfamiliar_settings(task):
+        return ()
+    return (
+        "forecast from the totals of the profile's layers; `vramcast profile` with these settings records the steps",
+    )
 
 
 def _profiled(network: Description, task: Task) -> Description:
@@ -180,7 +191,9 @@ def _profiled(network: Description, task: Task) -> Description:
 
 
 def _looked_up(task: Task) -> Described:
-    """A summary has the layers of the known network whose numbers it has."""
+    """A summary has the layers of the known network whose numbers it has, where layers tell more than totals."""
+    if unfamiliar_settings(task):
+        return Described()
     try:
         catalog = builtin_catalog()
     except CatalogUnusable:

@@ -41,6 +41,11 @@ class NoSteps:
     why: str = ""
 
 
+def lower_level(task: Task) -> str:
+    """What a network without a recording is forecast from: its layers tell plain fp32 training only."""
+    return "a summary" if unfamiliar_settings(task) else "the layers"
+
+
 def steps_of(task: Task) -> KnownSteps | NoSteps:
     """Never raises: a name that the catalog lacks is for the next level to refuse."""
     if task.level is Level.PROFILE and task.profile is not None and is_recording(task.profile):
@@ -59,13 +64,15 @@ def named_steps(line: Line, task: Task, recordings: Recordings) -> KnownSteps | 
     if not unfamiliar_settings(task) and (line.sequence_length is None or line.parameters < _MEASURED_PARAMETERS):
         return NoSteps()
     if not recordings.has_model(line.name):
-        return NoSteps(f"forecast from the layers of {line.name}, whose steps are not in the catalog; {_CLOSER}")
+        return NoSteps(
+            f"forecast from {lower_level(task)} of {line.name}, whose steps are not in the catalog; {_CLOSER}"
+        )
     variant = variant_of(task)
     key = key_of(line.name, variant or "")
     if variant is None or key not in recordings:
         return NoSteps(
-            f"forecast from the layers of {line.name}, whose steps were not recorded with {shown_settings(task)}; "
-            f"{_CLOSER}"
+            f"forecast from {lower_level(task)} of {line.name}, whose steps were not recorded with "
+            f"{shown_settings(task)}; {_CLOSER}"
         )
     return _sized_steps(line, task, recordings, key)
 
@@ -75,12 +82,13 @@ def _sized_steps(line: Line, task: Task, recordings: Recordings, key: str) -> Kn
         recording = recordings.read(key)
         complete = _completed(line, task)
     except RecordingsUnusable as error:
-        log.warning("a recording of the catalog cannot be read, and the layers are used", reason=str(error))
-        return NoSteps(f"forecast from the layers of {line.name}: {error}")
+        log.warning("a recording of the catalog cannot be read, and the next level is used", reason=str(error))
+        return NoSteps(f"forecast from {lower_level(task)} of {line.name}: {error}")
     except InvalidTask:
         return NoSteps()  # the next level says what is wrong with the size
     if recorded := _recorded_sizes(recording, complete):
-        return NoSteps(f"forecast from the layers of {line.name}, whose steps were recorded for {recorded}; {_CLOSER}")
+        below = lower_level(task)
+        return NoSteps(f"forecast from {below} of {line.name}, whose steps were recorded for {recorded}; {_CLOSER}")
     return KnownSteps(key, complete)
 
 

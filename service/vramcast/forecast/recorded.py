@@ -32,11 +32,12 @@ from vramcast.task.vocabulary import KEYS, PREFIX, Allocator, Kernels, Kind, Off
 VERSION = "recording-1"
 _CAST = frozenset({Precision.FP16, Precision.BF16})
 _SCHEMES = {1: Scheme.ZERO_1, 2: Scheme.ZERO_2, 3: Scheme.ZERO_3}
+_WITHOUT_MASTERS = {2: Scheme.FSDP_GRADIENTS, 3: Scheme.FSDP}
 # Settings that a recording was made with, as its `info` and the annotations name them.
 _RECORDED = ("precision", "gradient-checkpointing", "attention", "kernels", "lora-targets", "quantization", "task",
              "optimizer", "gradient-accumulation")  # fmt: skip
 # A loop decides these too, whether or not its recording says how.
-_DECIDED_BY_LOOPS = (*_RECORDED, "zero-stage", "offload")
+_DECIDED_BY_LOOPS = (*_RECORDED, "zero-stage", "master-weights", "offload")
 _LOOP = "loop"  # in the `info` of a recorded loop: its name
 ANNOTATIONS = {Variable.BATCH: "batch-size", Variable.LENGTH: "sequence-length", Variable.SIDE: "input-size",
                 Variable.RANK: "lora-rank"}  # fmt: skip
@@ -73,7 +74,7 @@ def forecast_recording(key: str, task: Task, product: Product, risk: float) -> F
     """Raises InvalidTask where the task contradicts the recording, or asks for what it does not answer."""
     recording = load_recording(key)
     run = _run(recording, key, task)
-    found, notes = _measured(run, None)
+    found, notes = _steady(run)
     context = context_part(product, cudnn="cudnn" in recording.info, norms="norms" in recording.info)
     room = None if task.share else _room_bytes(product, context.size_bytes)
     if room is not None and room < found.reserved_bytes and _holds(found, run, room):
@@ -134,6 +135,7 @@ class _Run:
     accumulation: int
     zero_stage: int
     ranks: int
+    masters: bool
     offload: Offload
     allocator: Allocator
 
@@ -143,7 +145,8 @@ class _Run:
 
     @property
     def scheme(self) -> Scheme:
-        return _SCHEMES.get(self.zero_stage, Scheme.DDP)
+        schemes = _SCHEMES if self.masters else _WITHOUT_MASTERS
+        return schemes.get(self.zero_stage, Scheme.DDP)
 
     def point(self, recording: Recording) -> Point:
         values = {Variable.BATCH: self.batch, Variable.LENGTH: self.length, Variable.SIDE: self.side,
@@ -155,7 +158,8 @@ def _run(recording: Recording, key: str, task: Task) -> _Run:
     _refuse_contradictions(recording, task)
     cast = recording.info.get("precision", task.precision) in _CAST
     return _Run(key, *_values(recording, task), cast, _optimizer(recording, task), task.gradient_accumulation,
-                task.zero_stage, task.data_parallel_size, task.offload, task.allocator)  # fmt: skip
+                task.zero_stage, task.data_parallel_size, task.master_weights, task.offload,
+                task.allocator)  # fmt: skip
 
 
 @lru_cache(maxsize=512)
@@ -168,6 +172,22 @@ def _measured(run: _Run, capacity_bytes: int | None) -> tuple[Peaks, tuple[str, 
         raise InvalidTask(
             [FieldError(f"{PREFIX}{'profile' if is_recording(run.key) else 'model'}", run.key, str(error))]
         ) from error
+
+
+def _steady(run: _Run) -> tuple[Peaks, tuple[str, ...]]:
+    """Without the allocator's jumps: one more sample may fit cached blocks better and reserve less, but no run can
+    count on that. Between powers of two the reserved memory lies on a line, so it rises with the batch.
+    """
+    found, notes = _measured(run, None)
+    if run.batch & (run.batch - 1) == 0:
+        return found, notes
+    below = 1 << (run.batch.bit_length() - 1)
+    try:
+        low, high = (_measured(replace(run, batch=batch), None)[0].reserved_bytes for batch in (below, 2 * below))
+    except InvalidTask:
+        return found, notes  # the recording ends in between
+    line = low + (high - low) * (run.batch - below) // below
+    return replace(found, reserved_bytes=max(found.active_bytes, line)), notes
 
 
 def _steps(run: _Run) -> tuple[Tape, tuple[str, ...]]:
@@ -201,10 +221,10 @@ def _rewritten(tape: Tape, run: _Run, recording: Recording) -> Tape:
     if run.accumulation > 1 and "gradient-accumulation" not in recording.info:
         tape = accumulated(tape, run.accumulation)
     if run.shards:
-        masters = bool(run.zero_stage) and element_bytes == 2
+        masters = run.masters and bool(run.zero_stage) and element_bytes == 2
         offload = run.offload is not Offload.NONE
         tape = shard(tape, Plan(run.scheme, run.ranks, masters=masters, offload=offload), ahead=True)
-        element_bytes = 4 if run.zero_stage else element_bytes
+        element_bytes = 4 if masters else element_bytes
     if run.optimizer is not None and run.offload is Offload.NONE:
         sharded = bool(run.zero_stage)
         tape = with_update(tape, run.optimizer, element_bytes=element_bytes, sharded=sharded)

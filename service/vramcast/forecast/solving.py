@@ -24,6 +24,8 @@ _MOST_CLASSES = 1 << 16
 _BATCHES = (2, 3, 5, 3, 7, 2, 4, 6, 9)
 _RANKS = (5, 11, 7, 3, 13, 8, 16, 6, 12)
 _MULTIPLES = 5
+# Where nothing else varies, two batches tell the terms, a third checks them, and one more shows a quadratic term.
+_ONLY_BATCHES = 5
 # How much more than a multiple, and where in the span. The odd ones lie among the larger values: the order of events
 # is another for very small ones. Images have more of them, because networks halve a side again and again. These four
 # tell apart every quotient by up to 32 that is rounded up, down, or first up and then down.
@@ -49,7 +51,7 @@ def points_for(spans: Mapping[Variable, Span]) -> list[Point]:
             values[variable] = list(_BATCHES if variable is Variable.BATCH else _RANKS)
         else:
             values[variable] = _spread(span, _LENGTH_STEP if variable is Variable.LENGTH else 1, odd)
-    count = _MULTIPLES + len(odd)
+    count = _MULTIPLES + len(odd) if len(values) > 1 else _ONLY_BATCHES
     return [{variable: column[at] for variable, column in values.items()} for at in range(count)]
 
 

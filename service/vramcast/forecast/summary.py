@@ -20,7 +20,7 @@ from vramcast.forecast.catalog import Catalog, Line
 from vramcast.forecast.description import CONVOLUTIONS, Description, OpKind
 from vramcast.forecast.physics import sample_peak_bytes
 from vramcast.task.task import Task
-from vramcast.task.vocabulary import Level
+from vramcast.task.vocabulary import Architecture, Level
 
 _FLOAT_BYTES = 4
 _KEEPS_INPUT = frozenset({OpKind.KEEPS_INPUT, OpKind.BATCH_NORM, OpKind.LAYER_NORM, OpKind.LINEAR, *CONVOLUTIONS})
@@ -47,6 +47,18 @@ def summarize(network: Description) -> Summary:
         parameters=network.parameters,
         layers=len(network.ops),
         activations=max(1, round(kept_bytes / _FLOAT_BYTES)),
+    )
+
+
+def summarized(task: Task, network: Description) -> Task:
+    """The task with its network's totals, as a pod could have given them."""
+    found = summarize(network)
+    return replace(
+        task,
+        architecture=Architecture(found.architecture) if found.architecture else task.architecture,
+        parameters=found.parameters,
+        layers=found.layers,
+        activations=found.activations,
     )
 
 

@@ -50,3 +50,15 @@ POPULAR = (
     *_IMAGES,
     *(f"hf/{name}" for name in _TEXT[_FIRST_TEXTS:]),
 )
+
+# How the names of families begin, behind the library's name.
+_FAMILIES = (
+    "resnet", "vit_", "convnext", "efficientnet", "swin", "deit", "tf_efficientnet", "regnet", "mobilenet", "resnext",
+    "seresnet", "densenet", "maxvit", "eva", "beit", "vgg", "nfnet", "coatnet", "mixer", "xcit", "inception", "hrnet",
+)  # fmt: skip
+
+
+def family_place(name: str) -> int:
+    """Of a network that is not on the list: the most used families come first."""
+    own = name.partition("/")[2]
+    return next((place for place, family in enumerate(_FAMILIES) if own.startswith(family)), len(_FAMILIES))

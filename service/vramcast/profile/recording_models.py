@@ -29,9 +29,10 @@ from vramcast.forecast.stretch import FEWEST_BLOCKS, NotAlike, stretch, stretch_
 from vramcast.forecast.tape import Tape
 from vramcast.forecast.variants import PLAIN_VARIANTS, VARIANTS
 from vramcast.profile.inputs import Inputs
-from vramcast.profile.popular import POPULAR
+from vramcast.profile.popular import POPULAR, family_place
 from vramcast.profile.profiling import quiet
 from vramcast.profile.recording.errors import explained
+from vramcast.profile.recording.initialization import on_device
 from vramcast.profile.recording.network import (
     Build,
     network_info,
@@ -55,6 +56,9 @@ _BLOCKS_TO_COMPARE = FEWEST_BLOCKS + 3
 _COMPARED_AT: Point = {Variable.BATCH: 3, Variable.LENGTH: 256}
 _COMPARED_RANK = 5
 _MODELS_A_VARIANT = 8
+# Networks that are not on the list come between those that are, from this place on, so many to each place.
+_OTHERS_FROM = 30
+_OTHERS_A_PLACE = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,17 +82,26 @@ class Made:
 
 
 def jobs_of(sources: Iterable[ModelSource]) -> list[Job]:
-    """Of all language models, and of the other popular ones. What most people run comes first.
+    """Of all models. What most people run comes first.
 
-    A rare setting of a popular model comes behind a frequent setting of the models that follow it.
+    A rare setting of a popular model comes behind a frequent setting of the models that follow it. In fp32 only popular
+    networks are recorded, except for language models: others are forecast from their layers.
     """
     order = {name: place for place, name in enumerate(POPULAR)}
-    jobs = [
-        (order.get(source.name, len(order)) + _MODELS_A_VARIANT * at, Job(source, variant))
-        for source in sources
-        if source.depth is not None or source.name in order
-        for at, variant in enumerate(VARIANTS if source.depth is not None else PLAIN_VARIANTS)
-    ]
+    jobs: list[tuple[float, Job]] = []
+    others: list[ModelSource] = []
+    for source in sources:
+        if source.depth is None and source.name not in order:
+            others.append(source)
+            continue
+        variants = VARIANTS if source.depth is not None else PLAIN_VARIANTS
+        first = order.get(source.name, len(order))
+        jobs += [(first + _MODELS_A_VARIANT * at, Job(source, variant)) for at, variant in enumerate(variants)]
+    for place, source in enumerate(sorted(others, key=lambda source: family_place(source.name))):
+        jobs += [
+            (_OTHERS_FROM + place / _OTHERS_A_PLACE + later, Job(source, variant))
+            for later, variant in zip((0, len(order)), PLAIN_VARIANTS, strict=False)
+        ]
     return [job for _, job in sorted(jobs, key=lambda pair: pair[0])]
 
 
@@ -154,7 +167,12 @@ def record_job(job: Job) -> Recording:
     source, inputs = job.source, job.source.inputs(job.source.base)
 
     def build() -> nn.Module:
-        return source.make(source.base)
+        try:
+            return source.make(source.base)
+        except (NotImplementedError, RuntimeError):
+            # Some networks compute their widths with tensors, which need values.
+            with torch.device("cpu"):
+                return source.make(source.base).to("meta")
 
     with quiet():
         return record_network(build, inputs, settings_of_variant(job.variant), {**_info(build), **_usual(inputs)})
@@ -190,7 +208,7 @@ def _can_be_stretched(depth: Depth, settings: RunSettings) -> bool:
     if not depth.alike or settings.inference or depth.blocks <= _BLOCKS_TO_COMPARE:
         return False
     few = _builder(depth, FEWEST_BLOCKS)
-    with explained(), torch.device("meta"):
+    with explained(), on_device("meta"):
         shown = (type(few()), settings)
     if shown not in _STRETCHES:
         _STRETCHES[shown] = _stretches(few, _builder(depth, _BLOCKS_TO_COMPARE), settings)
@@ -221,7 +239,7 @@ def _builder(depth: Depth, blocks: int) -> Build:
 
 def _info(build: Build) -> dict[str, str]:
     """Without the model's name, so that models of one configuration share a recording."""
-    with explained(), torch.device("meta"):
+    with explained(), on_device("meta"):
         model = build()
     libraries = {"torch": str(torch.__version__), "transformers": transformers.__version__}
     return {**network_info(model), **libraries}

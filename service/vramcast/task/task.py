@@ -79,6 +79,7 @@ class Task:
     quantization: Quantization = Quantization.NONE
     zero_stage: int = 0
     data_parallel_size: int = 1
+    master_weights: bool = True
     offload: Offload = Offload.NONE
     allocator: Allocator = Allocator.DEFAULT
     namespace: str = ""  # of the pod: whose former runs count

@@ -218,6 +218,9 @@ KEYS: dict[str, Key] = {
         Key("data-parallel-size", count(1, 10**5, "8"),
             "GPUs that train together; a sharding stage divides states among them", '"8"', _DESCRIBED, default="1",
             told=False),
+        Key("master-weights", flag,
+            "sharded 16-bit weights have fp32 copies; `\"false\"`: none, as in FSDP of a model cast to 16 bits",
+            '"false"', _DESCRIBED, default="true", told=False),
         Key("offload", one_of(Offload, _OFFLOADS), "what is kept in the host's memory", "optimizer", _DESCRIBED,
             default=Offload.NONE, told=False),
         Key("allocator", one_of(Allocator, _ALLOCATORS), "how torch's caching allocator asks for memory",
@@ -257,9 +260,14 @@ class Rule:
 
 def _holds(condition: Condition, values: Mapping[str, Value]) -> bool:
     return all(
-        name in values and (not meant or str(values[name]) in meant)
+        name in values and (not meant or _text(values[name]) in meant)
         for name, meant in condition.items()
     )  # fmt: skip
+
+
+def _text(value: Value) -> str:
+    """As an annotation has it."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 RULES: tuple[Rule, ...] = (
@@ -271,6 +279,11 @@ RULES: tuple[Rule, ...] = (
          forbids=("offload",)),
     Rule({"zero-stage": ("1", "2", "3")}, f"sharding needs {PREFIX}data-parallel-size to say over how many GPUs",
          needs=("data-parallel-size",)),
+    Rule({"master-weights": ()}, f"only sharded weights have masters: give {PREFIX}zero-stage too",
+         needs=("zero-stage",)),
+    Rule({"master-weights": ("false",), "zero-stage": ("0", "1")},
+         f"contradicts {PREFIX}zero-stage: FSDP, which has no masters, shards as stages 2 and 3 do",
+         forbids=("master-weights",)),
     Rule({"quantization": ("int8", "int4", "nf4")}, f"quantized weights are not trained: give {PREFIX}lora-rank too",
          needs=("lora-rank",), unless={"task": ("inference",)}),
     Rule({"lora-targets": ()}, f"modules get adapters only with {PREFIX}lora-rank", needs=("lora-rank",)),

@@ -12,11 +12,12 @@ from torch import Tensor, nn
 from vramcast.forecast.recording import Recording, Span
 from vramcast.forecast.sizes import Point, Variable
 from vramcast.forecast.solving import SIDE_STEP, Recorded, points_for, solve
-from vramcast.forecast.storage import MOST_EVENTS
+from vramcast.forecast.storage import MOST_EVENTS, pack
 from vramcast.forecast.tape import Tape
 from vramcast.profile.inputs import Arguments, Inputs, arguments
 from vramcast.profile.profiling import family
 from vramcast.profile.recording.errors import NeedsValues, Unrecordable, explained
+from vramcast.profile.recording.initialization import on_device
 from vramcast.profile.recording.losses import loss_of
 from vramcast.profile.recording.record import record_model
 from vramcast.profile.recording.settings import RunSettings
@@ -30,6 +31,7 @@ _FEWEST_TOKENS = 16
 _SHORTEST = 8
 _SMALLEST = 2
 _BEYOND = 2
+_LARGEST_WITH_SIDES = 12 << 10  # 16 kB as text
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 
 
@@ -81,16 +83,23 @@ def record_network(
 
 
 def solve_network(record_at: RecordAt, inputs: Inputs, settings: RunSettings, info: Mapping[str, str]) -> Recording:
-    """Raises Unrecordable. A network that takes one image size only is recorded at that size."""
+    """Raises Unrecordable.
+
+    A network that takes one image size only is recorded at that size. So is one that does something else at every size
+    (Swin v2 pads its windows): a recording of all of them would be too large for an annotation.
+    """
     spans = _spans(inputs, settings)
     try:
-        return _solved(record_at, spans, info)
+        recording = _solved(record_at, spans, info)
     except NeedsValues:
         raise
     except Unrecordable:
         if Variable.SIDE not in spans:
             raise
-        return _solved(record_at, {name: span for name, span in spans.items() if name is not Variable.SIDE}, info)
+        recording = None
+    if recording is not None and (Variable.SIDE not in spans or len(pack(recording)) <= _LARGEST_WITH_SIDES):
+        return recording
+    return _solved(record_at, {name: span for name, span in spans.items() if name is not Variable.SIDE}, info)
 
 
 def record_language_model(
@@ -130,7 +139,7 @@ class NetworkSteps:
     def __init__(self, build: Build, inputs: Inputs, settings: RunSettings, max_events: int = MOST_EVENTS) -> None:
         self._build, self._inputs, self._settings, self._max_events = build, inputs, settings, max_events
         # Never run: its signature and configuration tell what a batch is.
-        with explained(), torch.device("meta"):
+        with explained(), on_device("meta"):
             self.example = build()
 
     def tape(self, point: Point) -> Tape:

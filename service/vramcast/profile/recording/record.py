@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves, tree_map_only
 
+from vramcast.forecast.repeating import repeated
 from vramcast.forecast.tape import Moment, Role, Tape
 from vramcast.profile.recording.attention import set_attention
 from vramcast.profile.recording.checkpointing import enable_checkpointing
@@ -18,6 +19,7 @@ from vramcast.profile.recording.emulation import collect, collecting_at_steps, l
 from vramcast.profile.recording.errors import Unrecordable, explained
 from vramcast.profile.recording.experts import separate_experts
 from vramcast.profile.recording.fused import chunked_loss, fuse_modules, fused_functions, has_head
+from vramcast.profile.recording.initialization import on_device
 from vramcast.profile.recording.lora import add_lora, output_layer, require_input_gradients
 from vramcast.profile.recording.optimizers import make_optimizer
 from vramcast.profile.recording.quantized import quantize, upcast_rest
@@ -44,7 +46,7 @@ def record_model(
 ) -> Tape:
     """`build` and `batch_of` run with `device` as the default device. Raises Unrecordable."""
     with like_cuda(device), collecting_at_steps(), explained():
-        with torch.device(device):
+        with on_device(device):
             model, units = prepared(build(), settings)
         return _Run(model, units, batch_of, settings, Tracker(device, max_events)).record(steps)
 
@@ -97,14 +99,20 @@ class _Run:
             if settings.optimizer is not None and trained:
                 self._optimizer = make_optimizer(settings.optimizer, trained, fused=settings.fused_optimizer)
                 assign_states(self._tracker, self._optimizer)
-            for _ in range(steps):
-                collect()
+            collect()
+            for number in range(1, steps + 1):
                 self._tracker.mark(Moment.STEP)
                 if settings.inference:
                     self._infer()
                 else:
                     self._train(trained)
-            self._tracker.mark(Moment.END)
+                self._tracker.mark(Moment.END)
+                if number == steps:
+                    break
+                collect()
+                if number == steps - 1 and (longer := repeated(self._tracker.tape())) is not None:
+                    return longer
+                self._tracker.marks.pop()
         return self._tracker.tape()
 
     def _train(self, trained: list[nn.Parameter]) -> None:
