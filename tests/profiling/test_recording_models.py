@@ -5,9 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from vramcast.forecast.catalog import builtin_catalog
 from vramcast.forecast.recordings import read_recordings
@@ -17,6 +20,7 @@ from vramcast.profile.inputs import Inputs
 from vramcast.profile.networks.gated import gated
 from vramcast.profile.networks.huggingface import Published, text_source
 from vramcast.profile.popular import POPULAR
+from vramcast.profile.recording.initialization import on_device
 from vramcast.profile.recording.network import record_network, tape_at
 from vramcast.profile.recording_models import (
     Job,
@@ -107,17 +111,48 @@ def test_frequent_settings_of_popular_models_come_first() -> None:
     assert len(keys) == 3 * len(VARIANTS)
 
 
-def test_other_networks_are_recorded_if_they_are_popular() -> None:
+def test_other_networks_are_recorded_in_fp32_only_if_they_are_popular() -> None:
     def seq2seq(name: str) -> ModelSource:
         return text_source(name, Published("T5", {"num_layers": 6}), "ForConditionalGeneration", (64, 256))
 
     jobs = jobs_of([seq2seq("t5-rare"), seq2seq("t5-base")])
-    assert [job.key for job in jobs] == [f"hf/t5-base {variant}" for variant in PLAIN_VARIANTS]
+    of = {name: [job.variant for job in jobs if job.source.name == name] for name in ("hf/t5-base", "hf/t5-rare")}
+    assert of == {"hf/t5-base": list(PLAIN_VARIANTS), "hf/t5-rare": ["amp full", "16-bit full"]}
 
 
 def test_every_popular_model_is_in_the_catalog() -> None:
     assert len(set(POPULAR)) == len(POPULAR)
     assert [name for name in POPULAR if builtin_catalog().line(name) is None] == []
+
+
+def test_a_network_that_computes_its_widths_with_tensors_is_recorded() -> None:
+    """torchvision's RegNets do."""
+
+    def make(_side: int) -> nn.Module:
+        width = int(torch.tensor([8.0]).item())
+        return nn.Sequential(nn.Conv2d(3, width, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(width, 10))
+
+    assert record_job(Job(ModelSource("timm/valued", make, image_inputs(), 128, ()), "amp full")).pieces
+
+
+def test_a_recording_needs_no_initial_weights() -> None:
+    """Neither torch's own functions nor a library's may take time for values that nobody reads."""
+    computed: list[str] = []
+
+    class Initialized(nn.Linear):
+        def reset_parameters(self) -> None:
+            nn.init.kaiming_uniform_(self.weight, a=5**0.5)
+            self.weight.data.normal_().erfinv_().clamp_(min=-1.0)
+
+    class Noted(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, _types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            computed.append(func._schema.name)
+            return func(*args, **(kwargs or {}))
+
+    with Noted(), on_device("meta"):
+        made = Initialized(4, 4)
+    assert made.weight.is_meta
+    assert set(computed) <= {"aten::empty", "aten::empty.memory_format", "aten::detach"}
 
 
 @pytest.mark.parametrize("variant", PLAIN_VARIANTS)

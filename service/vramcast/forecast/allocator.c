@@ -105,29 +105,9 @@ static void remove_at(Pool *pool, int32_t at) {
     memmove(pool->entries + at, pool->entries + at + 1, (size_t)(pool->count - at) * sizeof(Entry));
 }
 
-static int32_t index_of(const Allocator *a, int32_t number) {
-    return lower_bound(&a->pools[a->blocks[number].pool], a->blocks[number].size, place_of(a, number));
-}
-
 static void take_out(Allocator *a, int32_t number) {
     Pool *pool = &a->pools[a->blocks[number].pool];
-    remove_at(pool, index_of(a, number));
-}
-
-/* The entry at `at` becomes that of a free block. Only the entries between its old and its new place move. */
-static void put_instead(Allocator *a, int32_t at, int32_t number) {
-    Block *block = &a->blocks[number];
-    Pool *pool = &a->pools[block->pool];
-    Entry *entries = pool->entries, entry = {block->size, place_of(a, number)};
-    int32_t to = lower_bound(pool, entry.size, entry.place);
-    if (to > at) {
-        to--;
-        memmove(entries + at, entries + at + 1, (size_t)(to - at) * sizeof(Entry));
-    } else {
-        memmove(entries + to + 1, entries + to, (size_t)(at - to) * sizeof(Entry));
-    }
-    entries[to] = entry;
-    block->state = FREE;
+    remove_at(pool, lower_bound(pool, a->blocks[number].size, place_of(a, number)));
 }
 
 static void put_in(Allocator *a, int32_t number) {
@@ -180,18 +160,14 @@ static int64_t room_in(const Allocator *a, int32_t number) {
     return a->blocks[number].size + (after != NONE && a->blocks[after].state == UNMAPPED ? a->blocks[after].size : 0);
 }
 
-/* Its index among the pool's free blocks, where it stays. */
-static int32_t best_fit(Allocator *a, const Pool *pool, int64_t size) {
+static int32_t best_fit(Allocator *a, Pool *pool, int64_t size) {
     int32_t at = lower_bound(pool, size, 0);
     if (at == pool->count) return NONE;
     if (a->expandable)
         while (at + 1 < pool->count && room_in(a, block_at(pool, at + 1)) < room_in(a, block_at(pool, at))) at++;
-    return at;
-}
-
-/* Of a block this size, for a request of `size`. */
-static int splits(const Allocator *a, int32_t pool, int64_t block, int64_t size) {
-    return block - size > (pool % 2 == 0 || a->expandable ? 0 : SMALL_LIMIT);
+    int32_t number = block_at(pool, at);
+    remove_at(pool, at);
+    return number;
 }
 
 /* Free blocks that are a whole segment, or whole pages of an expandable one, go back to the device. */
@@ -311,58 +287,38 @@ static int32_t grow(Allocator *a, int32_t pool, int64_t size) {
     return a->expandable ? expand(a, pool, size) : new_segment(a, pool, size);
 }
 
-static int32_t pool_of(int64_t size, int32_t stream) { return 2 * stream + (size > SMALL_LIMIT); }
-
 static int32_t allocate(Allocator *a, int64_t size, int32_t stream) {
-    int32_t pool = pool_of(size, stream), at = best_fit(a, &a->pools[pool], size);
-    int32_t number = at == NONE ? grow(a, pool, size) : block_at(&a->pools[pool], at);
+    int32_t pool = 2 * stream + (size > SMALL_LIMIT), number = best_fit(a, &a->pools[pool], size);
+    if (number == NONE) number = grow(a, pool, size);
     if (number == NONE && !a->failed) {
         release_cached(a);
         number = grow(a, pool, size);
     }
     if (number == NONE) return NONE;
-    if (splits(a, pool, a->blocks[number].size, size)) {
+    int64_t rest = a->blocks[number].size - size;
+    if (pool % 2 == 0 || a->expandable ? rest > 0 : rest > SMALL_LIMIT) {
         int32_t tail = cut(a, number, size);
         if (tail == NONE) return NONE;
-        if (at == NONE)
-            put_in(a, tail);
-        else
-            put_instead(a, at, tail);
-    } else if (at != NONE) {
-        remove_at(&a->pools[pool], at);
+        put_in(a, tail);
     }
     a->blocks[number].state = USED;
     a->active += a->blocks[number].size;
     return number;
 }
 
-/* What is made and freed at once leaves the blocks as they were, if one of them fits. 0: none does. */
-static int64_t taken_for_a_moment(Allocator *a, int64_t size, int32_t stream) {
-    int32_t pool = pool_of(size, stream), at = best_fit(a, &a->pools[pool], size);
-    if (at == NONE) return 0;
-    int64_t block = a->pools[pool].entries[at].size;
-    return splits(a, pool, block, size) ? size : block;
-}
-
 static void give_back(Allocator *a, int32_t number) {
     a->active -= a->blocks[number].size;
-    int32_t after = a->blocks[number].after, before = a->blocks[number].before, at = NONE;
-    if (before != NONE && a->blocks[before].state == FREE) {
-        if (after != NONE && a->blocks[after].state == FREE) {
-            take_out(a, after);
-            join(a, number, after);
-        }
-        at = index_of(a, before);
-        join(a, before, number);
-        number = before;
-    } else if (after != NONE && a->blocks[after].state == FREE) {
-        at = index_of(a, after);
+    int32_t after = a->blocks[number].after, before = a->blocks[number].before;
+    if (after != NONE && a->blocks[after].state == FREE) {
+        take_out(a, after);
         join(a, number, after);
     }
-    if (at == NONE)
-        put_in(a, number);
-    else
-        put_instead(a, at, number);
+    if (before != NONE && a->blocks[before].state == FREE) {
+        take_out(a, before);
+        join(a, before, number);
+        number = before;
+    }
+    put_in(a, number);
 }
 
 /* `grains` and `streams` by storage (`streams` may be NULL), `held` is room for a number per storage; `curve` is NULL or
@@ -378,16 +334,7 @@ int vramcast_replay(int64_t count, const int32_t *events, const int64_t *grains,
     *result = (Result){0, NONE, 0, NONE, 0, NONE};
     for (int64_t at = 0; at < count; at++) {
         int32_t event = events[at];
-        int64_t moment = 0;
-        if (event >= 0 && !curve && at + 1 < count && events[at + 1] == ~event)
-            moment = taken_for_a_moment(a, grains[event], streams ? streams[event] : 0);
-        if (moment) {
-            if (a->active + moment > result->peak_active) {
-                result->peak_active = a->active + moment;
-                result->peak_active_event = at;
-            }
-            at++;
-        } else if (event < 0) {
+        if (event < 0) {
             give_back(a, held[~event]);
         } else {
             int32_t number = allocate(a, grains[event], streams ? streams[event] : 0);

@@ -31,6 +31,7 @@ class FsdpView(RankView):
         self._pieces: dict[int, list[int]] = {}  # unit -> gradients that wait for their concatenation
         self._gradients: dict[int, int] = {}  # unit -> its sharded gradient
         self._until_backward_ends = held_by_hooks(tape, self._stored[Role.FROZEN], gradients=self.checkpointed)
+        self.special[list(self._until_backward_ends)] = True
         self._held: list[int] = []
 
     def loaded(self) -> None:

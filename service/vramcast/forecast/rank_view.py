@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
 import numpy as np
 
@@ -41,6 +42,14 @@ class Plan:
     bucket_elements: int = 500_000_000  # DeepSpeed's reduce_bucket_size
 
 
+class Sources(NamedTuple):
+    """Of each storage of the tape that is rewritten."""
+
+    sizes: list[int]
+    roles: list[int]
+    units: list[int]
+
+
 class TapeWriter:
     """Writes a tape storage by storage. Numbers that it returns are those of the new tape."""
 
@@ -65,6 +74,24 @@ class TapeWriter:
     def free(self, number: int) -> None:
         self._events.append(~number)
 
+    def copy(self, source: Sources, first: int, events: list[int], numbers: dict[int, int]) -> None:
+        """Events of another tape that makes storages from `first` on; `numbers`: those of its live storages here."""
+        number = before = len(self._sizes)
+        append, forget = self._events.append, numbers.pop
+        for event in events:
+            if event >= 0:
+                numbers[event] = number
+                append(number)
+                number += 1
+            else:
+                append(~forget(~event))
+        made = number - before
+        self._sizes += source.sizes[first : first + made]
+        self._roles += source.roles[first : first + made]
+        self._units += source.units[first : first + made]
+        self._streams += [MAIN] * made
+        check_events(len(self._events))
+
     def mark(self, moment: Moment, unit: int = 0) -> None:
         self._marks.append(Mark(len(self._events), moment, unit))
 
@@ -83,7 +110,10 @@ class RankView:
     def __init__(self, tape: Tape, *, ahead: bool) -> None:
         self.source = tape
         self.write = TapeWriter()
-        self.sizes, self.roles, self.units = tape.sizes.tolist(), tape.roles.tolist(), tape.units.tolist()
+        self._sources = Sources(tape.sizes.tolist(), tape.roles.tolist(), tape.units.tolist())
+        self.sizes, self.roles, self.units = self._sources
+        # (storages,) which `made` and `freed` have to see: a framework moves weights and gradients
+        self.special = np.isin(tape.roles, (Role.WEIGHT, Role.FROZEN, Role.GRADIENT))
         self.checkpointed = _computes_again(tape)
         self.phase = Moment.STEP
         self._copies: dict[int, int] = {}
@@ -91,22 +121,35 @@ class RankView:
         self._late: deque[list[int]] = deque([[]])
 
     def rewritten(self) -> Tape:
-        """Walks the source tape once."""
-        marks, at, loaded = self.source.marks, 0, False
-        for position, event in enumerate([*self.source.events.tolist(), None]):
+        """Walks the source tape once. Most storages are temporaries, which are copied a run at a time."""
+        marks, events, at, loaded = self.source.marks, self.source.events.tolist(), 0, False
+        position = made = 0
+        for stop in self._stops():
+            run = events[position:stop]
+            if run:
+                self.write.copy(self._sources, made, run, self._copies)
+                made += sum(event >= 0 for event in run)
+            position = stop
             while at < len(marks) and marks[at].event == position:
                 if not loaded and marks[at].moment is Moment.STEP:
                     self.loaded()
                     loaded = True
                 self._enter(marks[at])
                 at += 1
-            if event is None:
-                break
-            if event >= 0:
-                self.made(event)
-            else:
-                self.freed(~event)
+            if position < len(events) and self.special[max(events[position], ~events[position])]:
+                if events[position] >= 0:
+                    made += 1
+                    self.made(events[position])
+                else:
+                    self.freed(~events[position])
+                position += 1
         return self.write.tape()
+
+    def _stops(self) -> list[int]:
+        """The events of special storages, those with a mark in front, and the end."""
+        events = self.source.events
+        special = np.flatnonzero(self.special[np.maximum(events, ~events)])
+        return sorted({*special.tolist(), *(mark.event for mark in self.source.marks), len(events)})
 
     def _enter(self, mark: Mark) -> None:
         if mark.moment <= Moment.END:

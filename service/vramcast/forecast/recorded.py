@@ -66,8 +66,13 @@ def load_recording(key: str) -> Recording:
 
 def clear_caches() -> None:
     """For benchmarks that measure an uncached forecast."""
-    _measured.cache_clear()
+    clear_measured()
     _prepared.cache_clear()
+
+
+def clear_measured() -> None:
+    """For benchmarks: forgets the results, and not what they were computed from."""
+    _measured.cache_clear()
 
 
 def forecast_recording(key: str, task: Task, product: Product, risk: float) -> Forecast:
@@ -203,8 +208,8 @@ def _steps(run: _Run) -> tuple[Tape, tuple[str, ...]]:
     return _rewritten(recording.pieces[number].tape(point), run, recording), notes
 
 
-# One of an 8B model takes half a megabyte. A sweep needs one or two.
-@lru_cache(maxsize=2)
+# One of an 8B model takes half a megabyte. A sweep needs one or two, a cluster's jobs a few.
+@lru_cache(maxsize=8)
 def _prepared(run: _Run, number: int) -> Prepared | None:
     """For the runs that differ from this one in batch, length, side and allocator only."""
     recording = load_recording(run.key)
