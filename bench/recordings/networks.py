@@ -9,6 +9,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F  # noqa: N812
 from bench.recordings.cases import Loss, Recipe
+from bench.recordings.openmmlab import as_openmmlab
 from torch import Tensor, nn
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -265,12 +266,13 @@ def _segmentation(name: str, recipe: Recipe) -> Built:
     import torchvision  # noqa: PLC0415
 
     height, width = recipe.size  # type: ignore[misc]
+    classes = int(recipe.variant.split()[0])
 
     def build() -> nn.Module:
-        model: nn.Module = torchvision.models.get_model(
-            name, weights=None, weights_backbone=None, aux_loss=True, num_classes=int(recipe.variant.split()[0])
+        model = torchvision.models.get_model(
+            name, weights=None, weights_backbone=None, aux_loss=True, num_classes=classes
         )
-        return model
+        return as_openmmlab(model, classes, pyramid="deeplab" in name)
 
     def batch_of() -> tuple[Any, Callable[[Any, Any], Tensor]]:
         images = torch.zeros(recipe.batch, 3, height, width)

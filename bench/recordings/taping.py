@@ -43,7 +43,7 @@ def settings_of(recipe: Recipe) -> RunSettings:
 
 
 # Raise this when `networks.py` builds a network or its batch otherwise.
-_NETWORKS = 2
+_NETWORKS = 3
 
 
 def code_fingerprint() -> str:
