@@ -15,8 +15,8 @@ _SLICE_MIB = 3072  # an eighth of the GPU
 _BIN_MIB = {"mlp": 1024}
 _OTHER_BIN_MIB = 8192
 
-# Annotations of a job's pod, by what it is and how often it has died of OOM.
-Ask = Callable[[Kind, int, Random], dict[str, str]]
+# Annotations of a job's pod, by what it is, how often it has died of OOM, and its name, which seeds what is drawn.
+Ask = Callable[[Kind, int, str], dict[str, str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,30 +34,30 @@ def _given(need_mib: float) -> dict[str, str]:
     return {PREFIX + "share": "true", PREFIX + "gpu-memory": f"{max(1, min(math.ceil(need_mib), GPU_MIB))}Mi"}
 
 
-def whole(_kind: Kind, _deaths: int, _random: Random) -> dict[str, str]:
+def whole(_kind: Kind, _deaths: int, _name: str) -> dict[str, str]:
     return _given(GPU_MIB)
 
 
-def oracle(kind: Kind, _deaths: int, _random: Random) -> dict[str, str]:
+def oracle(kind: Kind, _deaths: int, _name: str) -> dict[str, str]:
     return _given(kind.memory_mib)
 
 
 def human(typical: float, spread: float = 0.4) -> Ask:
     """The true need times a margin, rounded up to slices. After an OOM people double it."""
 
-    def ask(kind: Kind, deaths: int, random: Random) -> dict[str, str]:
-        margin = typical * math.exp(random.gauss(0.0, spread))
+    def ask(kind: Kind, deaths: int, name: str) -> dict[str, str]:
+        margin = typical * math.exp(Random(name).gauss(0.0, spread))
         slices = math.ceil(kind.memory_mib * margin * 2**deaths / _SLICE_MIB)
         return _given(slices * _SLICE_MIB)
 
     return ask
 
 
-def horus(kind: Kind, deaths: int, _random: Random) -> dict[str, str]:
+def horus(kind: Kind, deaths: int, _name: str) -> dict[str, str]:
     return _given(horus_mib(kind.model, kind.batch_size) * 2**deaths)
 
 
-def gpumemnet(kind: Kind, deaths: int, _random: Random) -> dict[str, str]:
+def gpumemnet(kind: Kind, deaths: int, _name: str) -> dict[str, str]:
     """The upper edge of the right class: as if it never classified wrongly."""
     bin_mib = _BIN_MIB.get(NETWORKS[kind.model].architecture, _OTHER_BIN_MIB)
     return _given((kind.memory_mib // bin_mib + 1 + deaths) * bin_mib)
@@ -67,7 +67,7 @@ def described(risk: float, max_slowdown: float | None = None) -> Ask:
     extra = {PREFIX + "max-oom-risk": f"{risk:g}"}
     if max_slowdown is not None:
         extra[PREFIX + "max-slowdown"] = f"{max_slowdown:g}"
-    return lambda kind, _deaths, _random: kind.annotations | extra
+    return lambda kind, _deaths, _name: kind.annotations | extra
 
 
 def policies(weight: float) -> list[Policy]:

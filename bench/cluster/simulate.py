@@ -10,7 +10,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from random import Random
+from zlib import crc32
 
 import numpy as np
 from bench.cluster.jobs import Job, Measured
@@ -147,10 +147,10 @@ class Simulation:
 
     def _pod(self, job: Job) -> PodRecord:
         deaths = self._deaths.get(job.name, 0)
-        asked = self._policy.ask(self._measured.kinds[job.kind], deaths, Random(job.name))
+        asked = self._policy.ask(self._measured.kinds[job.kind], deaths, job.name)
         uid = PodUid(f"{job.name}.{deaths}")
         # What one team's runs teach, no other team learns.
-        team = f"team-{Random(job.name).randrange(TEAMS)}"
+        team = f"team-{crc32(job.name.encode()) % TEAMS}"
         pod = read_pod(uid, team, f"{job.name}-{deaths}", asked, (), owner=f"Job/{job.name}")
         self._state.apply(PodSeen(pod))
         return pod

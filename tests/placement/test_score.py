@@ -8,10 +8,9 @@ from hypothesis import strategies as st
 from tests.placement.builders import A100, bound, decide, demand, ledger_of, sharing_node, take
 
 from vramcast.names import NodeName
-from vramcast.placement.fit import MAX_SCORE, Terms
+from vramcast.placement.fit import MAX_SCORE, Terms, points
 from vramcast.placement.interference import IDLE, Load
 from vramcast.placement.ledger import Ledger
-from vramcast.placement.name_index import Ints
 from vramcast.placement.promises import Demand
 
 _SHARES = st.floats(0.0, 1.0, width=32)
@@ -20,13 +19,9 @@ _WEIGHTS = st.floats(0.0, 0.9)
 _LOADS = st.integers(0, 100).map(lambda percent: Load(percent / 100, percent / 100))
 
 
-def node_score(packing: float, slowdown: float, weight: float = 0.2) -> int:
-    return int(points(packing, slowdown, weight)[0])
-
-
-def points(packing: float, slowdown: float, weight: float) -> Ints:
+def node_worth(packing: float, slowdown: float, weight: float = 0.2) -> float:
     share, times = np.array([packing], dtype=np.float32), np.array([slowdown], dtype=np.float32)
-    return Terms(share, times, share).points(weight, 0.1)
+    return float(Terms(share, times, share).worth(weight, 0.1)[0])
 
 
 def pressing(uid: str, need_mib: int, load: Load, count: int = 1) -> Demand:
@@ -34,26 +29,36 @@ def pressing(uid: str, need_mib: int, load: Load, count: int = 1) -> Demand:
 
 
 @given(st.floats(-2.0, 2.0, width=32), _SLOWDOWNS, _WEIGHTS)
-def test_a_score_is_a_whole_number_from_0_to_10_for_any_input(packing: float, slowdown: float, weight: float) -> None:
-    result = points(packing, slowdown, weight)
-    assert result.dtype == np.int64
-    assert 0 <= result[0] <= MAX_SCORE
+def test_a_worth_is_a_share_for_any_input(packing: float, slowdown: float, weight: float) -> None:
+    assert 0 <= node_worth(packing, slowdown, weight) <= 1
+
+
+@given(st.lists(st.one_of(_SHARES, st.just(-1.0)), max_size=20))
+def test_scores_order_nodes_as_their_worths_do_and_only_the_best_get_ten(worths: list[float]) -> None:
+    found = points(np.array(worths, dtype=np.float32))
+    assert found.dtype == np.int64
+    for score, worth in zip(found.tolist(), worths, strict=True):
+        assert 0 <= score <= MAX_SCORE
+        assert (score == MAX_SCORE) == (worth >= 0 and worth == max(worths))
+        assert worth >= 0 or score == 0
+    ordered = [score for _, score in sorted(zip(worths, found.tolist(), strict=True))]
+    assert ordered == sorted(ordered)
 
 
 @given(_SHARES, _SHARES, _SLOWDOWNS, _WEIGHTS)
-def test_a_fuller_gpu_never_scores_lower(one: float, other: float, slowdown: float, weight: float) -> None:
+def test_a_fuller_gpu_is_never_worth_less(one: float, other: float, slowdown: float, weight: float) -> None:
     less, more = sorted((one, other))
-    assert node_score(more, slowdown, weight) >= node_score(less, slowdown, weight)
+    assert node_worth(more, slowdown, weight) >= node_worth(less, slowdown, weight)
 
 
 @given(_SHARES, _SLOWDOWNS, _SLOWDOWNS, _WEIGHTS)
-def test_more_slowdown_never_scores_higher(packing: float, one: float, other: float, weight: float) -> None:
+def test_more_slowdown_is_never_worth_more(packing: float, one: float, other: float, weight: float) -> None:
     less, more = sorted((one, other))
-    assert node_score(packing, less, weight) >= node_score(packing, more, weight)
+    assert node_worth(packing, less, weight) >= node_worth(packing, more, weight)
 
 
-def test_a_perfect_fit_on_an_empty_gpu_scores_ten() -> None:
-    assert node_score(1.0, 1.0) == MAX_SCORE
+def test_a_perfect_fit_on_an_empty_gpu_is_worth_most() -> None:
+    assert node_worth(1.0, 1.0) == 1
 
 
 def test_a_small_pod_prefers_the_small_gpu() -> None:
@@ -69,13 +74,18 @@ def scores(ledger: Ledger, wanted: Demand, *nodes: str) -> list[int]:
 @given(st.lists(_LOADS, max_size=4), _LOADS, _LOADS)
 def test_a_neighbour_more_never_raises_a_score(tenants: list[Load], more: Load, own: Load) -> None:
     """With the same room left: a neighbour that needs no memory. One that takes room also makes the GPU fuller."""
-    ledger = ledger_of(sharing_node("node", 40_000))
+    ledger = ledger_of(sharing_node("node", 40_000), sharing_node("other", 30_000))
     for number, load in enumerate(tenants):
         ledger.promise(replace(bound(f"tenant-{number}", "node", 5_000, 0), load=load))
     wanted = pressing("a", 8_000, own)
-    before = scores(ledger, wanted, "node")
+    columns = ledger.board.columns(["node", "other"])
+    before, worth = ledger.scores(wanted, columns), ledger.score_terms(wanted, columns)
     ledger.promise(replace(bound("more", "node", 0, 0), load=more))
-    assert scores(ledger, wanted, "node")[0] <= before[0]
+    after, less = ledger.scores(wanted, columns), ledger.score_terms(wanted, columns)
+    assert after[0] <= before[0]
+    assert worth is not None
+    assert less is not None
+    assert less.worth(0.25, 0.1)[0] <= worth.worth(0.25, 0.1)[0]
 
 
 @given(

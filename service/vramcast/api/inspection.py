@@ -19,7 +19,7 @@ from vramcast.hardware.products import PRODUCTS, base_product
 from vramcast.names import NodeName, Product
 from vramcast.outcomes.records import run_json, short_hash
 from vramcast.placement.board import DeviceView
-from vramcast.placement.fit import Terms
+from vramcast.placement.name_index import Ints
 from vramcast.placement.ledger import Hold
 from vramcast.placement.promises import Demand
 from vramcast.placement.reasons import Reason, reason_text
@@ -165,7 +165,7 @@ def _explain_nodes(service: Service, demand: Demand, names: list[NodeName]) -> l
     ledger = service.state.ledger
     columns = ledger.board.columns(names)
     decision, scores = ledger.decide(demand, columns), ledger.scores(demand, columns).tolist()
-    terms = ledger.score_terms(demand, columns)
+    terms = _score_terms(service, demand, columns)
     explained = []
     for position, (name, code, points) in enumerate(zip(names, decision.reasons.tolist(), scores, strict=True)):
         reason = Reason(code)
@@ -178,7 +178,7 @@ def _explain_nodes(service: Service, demand: Demand, names: list[NodeName]) -> l
             "text": reason_text(reason, need_mib, demand.ask.count, demand.ask.resource) if reason else "",
             "problem": ledger.nodes[name].problem,
             "score": points,
-            "terms": _explain_score(service, terms, position) if terms and decision.fits[position] else None,
+            "terms": terms[position] if terms and decision.fits[position] else None,
             "gpus": [
                 {"index": view.index, "size_mib": view.size_mib, "room_mib": view.room_mib, "need_mib": need_mib,
                  "short_mib": max(0, need_mib - view.room_mib)}
@@ -188,14 +188,25 @@ def _explain_nodes(service: Service, demand: Demand, names: list[NodeName]) -> l
     return explained
 
 
-def _explain_score(service: Service, terms: Terms, position: int) -> dict[str, float]:
-    return {
-        "packing": round(float(terms.packing[position]), 3),
-        "node_packing": round(float(terms.node_packing[position]), 3),
-        "slowdown": round(float(terms.slowdown[position]), 3),
-        "slowdown_weight": service.settings.slowdown_weight,
-        "node_weight": service.settings.node_weight,
-    }
+def _score_terms(service: Service, demand: Demand, columns: Ints) -> list[dict[str, float]]:
+    """Of each node; empty if no node has such a resource."""
+    settings = service.settings
+    found = service.state.ledger.score_terms(demand, columns)
+    if found is None:
+        return []
+    worths = found.worth(settings.slowdown_weight, settings.node_weight)
+    rows = zip(found.packing.tolist(), found.node_packing.tolist(), found.slowdown.tolist(), worths.tolist(), strict=True)
+    return [
+        {
+            "packing": round(packing, 3),
+            "node_packing": round(node_packing, 3),
+            "slowdown": round(slowdown, 3),
+            "slowdown_weight": settings.slowdown_weight,
+            "node_weight": settings.node_weight,
+            "worth": round(worth, 4),
+        }
+        for packing, node_packing, slowdown, worth in rows
+    ]
 
 
 @router.get(

@@ -213,9 +213,10 @@ class ExplainedGpu(Answer):
 
 
 class ScoreTerms(Answer):
-    """The score is 10 x ((1 - slowdown_weight) x p + slowdown_weight x max(0, 1 - 2 x (slowdown - 1))), rounded.
+    """The worth is (1 - slowdown_weight) x p + slowdown_weight x max(0, 1 - 2 x (slowdown - 1)).
 
-    p is (1 - node_weight) x packing + node_weight x node_packing.
+    p is (1 - node_weight) x packing + node_weight x node_packing. The nodes of the highest worth score 10, the others
+    10 x worth, rounded, but at most 9.
     """
 
     packing: float = Field(description="share of the chosen GPU that would be taken")
@@ -223,6 +224,7 @@ class ScoreTerms(Answer):
     slowdown: float = Field(ge=1, description="how many times as long as alone the pod is expected to run there")
     slowdown_weight: float = Field(description="setting slowdown_weight")
     node_weight: float = Field(description="setting node_weight")
+    worth: float = Field(ge=0, le=1, description="all of them weighed: nodes are ranked by it")
 
 
 class ExplainedNode(Answer):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -86,6 +87,7 @@ def margin_of(median_bytes: float, bound_bytes: float, risk: float) -> float:
     return max(0.0, math.log(bound_bytes / median_bytes)) / max(margin_width(risk), _LEAST_WIDTH)
 
 
+@lru_cache(maxsize=1024)  # few risks are ever asked for
 def margin_width(risk: float) -> float:
     """Interpolated linearly in log(risk)."""
     return float(np.interp(math.log(risk), _RISKS, _WIDTHS))
@@ -96,6 +98,11 @@ def upper_quantile(values: Floats, censored: NDArray[np.bool_], risk: float) -> 
 
     The next run is counted as one more run above all others, which keeps the risk for any number of runs.
     """
+    if not censored.any():
+        # Then the estimate is the share of the runs above.
+        last = len(values) - 1
+        rank = min(last, max(0, math.ceil((len(values) + 1) * (1.0 - risk - 1e-9)) - 1))
+        return float(np.partition(values, rank)[rank])
     order = np.lexsort((censored, values))
     at_risk = len(values) + 1.0 - np.arange(len(values))
     survival = np.cumprod(np.where(censored[order], 1.0, 1.0 - 1.0 / at_risk))

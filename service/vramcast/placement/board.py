@@ -206,14 +206,10 @@ def _recount_shared(
         for index in _indices_on(pool, promise):
             promised[index] += promise.need_mib or 0
             tenants[index].append(promise.load)
-    free = 0.0
-    for index, size_mib in enumerate(pool.memory_mib):
-        foreign = unmanaged[index] if index < len(unmanaged) else 0
-        free += max(0, size_mib - promised[index] - foreign) / max(size_mib, 1)
-        table.set_unmanaged(index, column, foreign)
-        table.set_tenants(index, column, tenants[index])
-        table.set_room(index, column, size_mib - promised[index] - foreign - int(table.held[index, column]))
-    table.free_gpus[column] = free
+    foreign = [*unmanaged[: pool.count], *[0] * (pool.count - len(unmanaged))]
+    free_mib = [size - used - other for size, used, other in zip(pool.memory_mib, promised, foreign, strict=True)]
+    table.free_gpus[column] = sum(max(0, free) / max(size, 1) for free, size in zip(free_mib, pool.memory_mib, strict=True))
+    table.set_shared(column, free_mib, foreign, tenants)
 
 
 def _recount_kubelet(

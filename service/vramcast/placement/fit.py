@@ -131,13 +131,13 @@ class Terms:
     slowdown: Floats  # expected, of the pod; what it adds to all its neighbours together is the same again
     node_packing: Floats  # 1 if nothing would be left on the node, 0 if eight GPUs or more
 
-    def points(self, slowdown_weight: float, node_weight: float) -> Ints:
-        """0 to 10. Packing keeps large and empty GPUs, and nodes of them, free; calm keeps busy tasks apart."""
+    def worth(self, slowdown_weight: float, node_weight: float) -> Floats:
+        """0 to 1. Packing keeps large and empty GPUs, and nodes of them, free; calm keeps busy tasks apart."""
         # Of the pod and of its neighbours. Linear, as the sweep weighs it when it chooses among the GPUs of a node.
         calm = np.maximum(0, 1 - 2 * (self.slowdown - 1))
         packing = (1 - node_weight) * self.packing + node_weight * self.node_packing
         weighed = (1 - slowdown_weight) * packing + slowdown_weight * calm
-        return np.asarray(np.clip(np.rint(weighed * MAX_SCORE), 0, MAX_SCORE), dtype=np.int64)
+        return np.asarray(np.clip(weighed, 0, 1), dtype=np.float32)
 
 
 def terms(board: Board, demand: Demand, sweep: Sweep | None, columns: Ints) -> Terms | None:
@@ -156,12 +156,27 @@ def terms(board: Board, demand: Demand, sweep: Sweep | None, columns: Ints) -> T
     return Terms(packing.astype(np.float32), np.asarray(slowdown, np.float32), np.asarray(whole, np.float32))
 
 
-def scores(board: Board, demand: Demand, sweep: Sweep | None, columns: Ints) -> Ints:
-    """The score of each of these nodes; 0 where the demand does not fit. (columns,)"""
+def worths(board: Board, demand: Demand, sweep: Sweep | None, columns: Ints) -> Floats:
+    """How good each of these nodes is, 0 to 1; below 0 where the demand does not fit. (columns,)"""
     found = terms(board, demand, sweep, columns)
     if found is None or sweep is None:
-        return np.zeros(len(columns), dtype=np.int64)
-    return np.where(sweep.fits[columns], found.points(board.slowdown_weight, board.node_weight), 0)
+        return np.full(len(columns), -1, dtype=np.float32)
+    return np.where(sweep.fits[columns], found.worth(board.slowdown_weight, board.node_weight), np.float32(-1))
+
+
+def points(worth: Floats) -> Ints:
+    """The scores of the extender protocol, 0 to 10: ten for the best of these nodes alone, at most nine for the others.
+
+    Eleven steps cannot tell nodes apart that are nearly as full as each other. If they tied, every other pod would open
+    a fresh node, and pods with many GPUs would soon find none.
+    """
+    steps = np.clip(np.rint(worth * MAX_SCORE), 0, MAX_SCORE - 1)
+    return np.asarray(np.where((worth >= 0) & (worth == worth.max(initial=0)), MAX_SCORE, steps), dtype=np.int64)
+
+
+def scores(board: Board, demand: Demand, sweep: Sweep | None, columns: Ints) -> Ints:
+    """The score of each of these nodes; 0 where the demand does not fit. (columns,)"""
+    return points(worths(board, demand, sweep, columns))
 
 
 def linked(board: Board, demand: Demand, node: NodeName, gpus: tuple[int, ...]) -> tuple[int, ...]:
@@ -206,11 +221,11 @@ def fits_without(board: Board, decision: Decision, gone: Iterable[Promise]) -> B
 def offer_best(board: Board, decision: Decision, most: int) -> Decision:
     """The same decision with only the `most` best nodes offered.
 
-    Equal scores keep the scheduler's order. It starts at another node every cycle, so ties spread over the cluster.
+    Nodes that are equally good keep the scheduler's order. It starts at another node every cycle, so they take turns.
     """
     fitting = _fullest(board, decision, _SHORTLIST * most)
-    points = scores(board, decision.demand, decision.sweep, decision.columns[fitting])
-    order = np.argsort((MAX_SCORE - points).astype(np.uint8), kind="stable")
+    worth = worths(board, decision.demand, decision.sweep, decision.columns[fitting])
+    order = np.argsort(-worth, kind="stable")
     offered = np.zeros_like(decision.fits)
     offered[fitting[order[:most]]] = True
     return replace(decision, fits=offered)

@@ -61,10 +61,10 @@ def slowdown(own_pressure: float, others_pressure: float) -> float:
 
 def tolerated(tenants: Sequence[Load]) -> float:
     """The most pressure that a newcomer may bring without slowing any of these beyond what it accepts."""
+    limited = [load for load in tenants if load.most_slowdown < math.inf and load.pressure > 0]
+    if not limited:
+        return math.inf
     total = sum(load.pressure for load in tenants)
-    limits = [
-        (load.most_slowdown - 1.0) / (SLOWDOWN * load.pressure) - (total - load.pressure)
-        for load in tenants
-        if load.pressure > 0 and math.isfinite(load.most_slowdown)
-    ]
-    return min(limits, default=math.inf)
+    return min(
+        (load.most_slowdown - 1.0) / (SLOWDOWN * load.pressure) - (total - load.pressure) for load in limited
+    )

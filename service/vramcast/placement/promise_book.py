@@ -129,6 +129,6 @@ class PromiseBook(ABC):
         self._recount(node)
 
 
-def _claim(promise: Promise) -> Promise:
+def _claim(promise: Promise) -> tuple[object, ...]:
     """The part of a promise that takes room."""
-    return replace(promise, state=State.BOUND, made_at=0.0, attempt=0, mark=None)
+    return promise.resource, promise.count, promise.need_mib, promise.gpu_indices, promise.load

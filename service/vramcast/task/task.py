@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from difflib import get_close_matches
+from functools import lru_cache
 from typing import Any, cast
 
 from vramcast.errors import MAX_SHOWN, FieldError, InvalidTask
@@ -198,6 +199,7 @@ def network_fingerprint(task: Task) -> str:
     return _fingerprint(task, _SIZES)
 
 
+@lru_cache(maxsize=512)  # a job's pods are described alike, and every run asks for it several times
 def _fingerprint(task: Task, left_out: frozenset[str]) -> str:
     told = {name: getattr(task, name) for name in _DEFAULTS if name not in left_out}
     what = [f"{name}={value}" for name, value in told.items() if value not in (_DEFAULTS[name], _USUAL.get(name))]
