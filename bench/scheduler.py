@@ -19,7 +19,7 @@ import statistics
 import sys
 import textwrap
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -34,7 +34,7 @@ from tests.controlplane import (
     free_port,
     scheduler_config,
 )
-from tests.controlplane.objects import shared_pod, sharing_node
+from tests.controlplane.objects import Json, shared_pod, sharing_node
 
 ROOT = Path(__file__).parents[1]
 _BOUND = b'"Successfully bound pod to node"'
@@ -81,7 +81,7 @@ def run_turn(plane: ControlPlane, variant: Variant, turn: int, pods: int) -> Res
     name = f"bench-{variant.name}-{turn}"
     names = [f"{name}-{number}" for number in range(pods)]
     plane.api.create_pods(shared_pod(pod, "10Gi", scheduler=name) for pod in names)
-    process = None if variant.command is None else _start_extender(plane, name, variant.command)
+    process = None if variant.command is None else start_extender(plane, name, variant.command)
     try:
         entries = [] if process is None else [extender(process.url)]
         scheduler = plane.scheduler(scheduler_config(*entries, name=name))
@@ -124,7 +124,7 @@ def _python_path() -> str:
     return os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
 
 
-def _start_extender(plane: ControlPlane, name: str, command: str) -> Extender:
+def start_extender(plane: ControlPlane, name: str, command: str) -> Extender:
     process = Extender(plane, name, command)
     process.start()
     try:
@@ -261,7 +261,7 @@ def main() -> None:
     variants = [Variant(name, commands[name]) for name in options.variants.split(",")]
     results: dict[str, list[Result]] = {variant.name: [] for variant in variants}
     with ControlPlane() as plane:
-        _prepare(plane, options.nodes)
+        prepare(plane, (sharing_node(f"gpu-{number:04}") for number in range(options.nodes)))
         run_turn(plane, variants[0], -1, max(50, options.pods // 5))  # warm-up, not counted
         for turn in range(options.turns):
             for variant in variants:
@@ -290,8 +290,9 @@ def _options() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _prepare(plane: ControlPlane, nodes: int) -> None:
-    plane.api.create_nodes(sharing_node(f"gpu-{number:04}") for number in range(nodes))
+def prepare(plane: ControlPlane, nodes: Iterable[Json]) -> None:
+    """Creates them and waits until they are ready. Then KWOK is stopped."""
+    plane.api.create_nodes(nodes)
 
     def all_ready() -> bool:
         conditions = [node["status"].get("conditions", ()) for node in plane.api.nodes()]

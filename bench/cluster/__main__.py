@@ -11,23 +11,23 @@ import argparse
 import json
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
 from bench.cluster.jobs import HOUR, Job, Measured, Trace, draw_jobs, read_measured, read_trace, with_kinds
-from bench.cluster.policies import Policy, described, policies
-from bench.cluster.report import WEIGHED, write_page
+from bench.cluster.policies import Policy, ours, policies
+from bench.cluster.report import VARIED, write_page
 from bench.cluster.simulate import Simulation, Tally
 
 from vramcast.forecast.forecaster import CachingForecaster
 from vramcast.forecast.model import BUILTIN, choose_forecaster
-from vramcast.settings import Settings
+from vramcast.placement.board import Ranking
 
 # By mix, the work that arrives, over what the GPUs could do with one job each.
 LOADS = {"gavel": 0.8, "lucid": 0.8, "busy": 0.3}
-WEIGHTS = (0.0, 0.1, 0.2, 0.25, 0.3, 0.4, 0.5, 0.7)
-_WEIGHT_SEEDS = 3
+HARMLESS = (1.0, 1.3, 1.6, 1.9, 2.2, 2.5, 3.0, 4.0)
+_HARMLESS_SEEDS = 3
 _BUSY = 0.9
 # Seeds of the jobs that a policy learns from, which never count.
 _EARLIER = 1000
@@ -40,7 +40,7 @@ class Row:
     mix: str
     policy: str
     seed: int
-    weight: float
+    harmless: float
     gpu_hours: float
     makespan_hours: float
     mean_hours: float
@@ -83,7 +83,7 @@ def simulate(setup: Setup, mix: str, seed: int, policy: Policy) -> Row:
 
 def _row(mix: str, policy: Policy, seed: int, tally: Tally, seconds: float) -> Row:
     return Row(
-        mix, policy.name, seed, policy.slowdown_weight, tally.gpu_seconds / HOUR, tally.makespan / HOUR,
+        mix, policy.name, seed, policy.ranking.harmless_slowdown, tally.gpu_seconds / HOUR, tally.makespan / HOUR,
         float(np.mean(tally.times)) / HOUR, float(np.percentile(tally.times, 95)) / HOUR,
         float(np.mean(tally.waits)) / HOUR, float(np.mean(tally.slowdowns)), tally.slowed,
         len(tally.jobs_with_oom) / tally.jobs, tally.lost_seconds / HOUR, len(tally.refused) / tally.jobs,
@@ -92,20 +92,19 @@ def _row(mix: str, policy: Policy, seed: int, tally: Tally, seconds: float) -> R
 
 
 def compare(setup: Setup, seeds: int) -> Iterator[Row]:
-    weight = float(Settings.model_fields["slowdown_weight"].default)
     for mix in LOADS:
         for seed in range(seeds):
-            for policy in policies(weight):
+            for policy in policies():
                 yield simulate(setup, mix, seed, policy)
 
 
-def weigh(setup: Setup) -> Iterator[Row]:
-    """The same policy with other weights of slowdown."""
+def vary(setup: Setup) -> Iterator[Row]:
+    """The same policy with other slowdowns that count as harmless."""
     for mix in ("gavel", "lucid"):
-        for seed in range(_WEIGHT_SEEDS):
-            for weight in WEIGHTS:
-                ours = Policy(WEIGHED, described(0.05), weight, learns=True, sees=True, warm=True)
-                yield simulate(setup, mix, seed, ours)
+        for seed in range(_HARMLESS_SEEDS):
+            for harmless in HARMLESS:
+                learned = ours("learned", 0.05, Ranking(harmless_slowdown=harmless))
+                yield simulate(setup, mix, seed, replace(learned, name=VARIED))
 
 
 def main() -> None:
@@ -130,7 +129,7 @@ def main() -> None:
     for row in compare(setup, arguments.seeds):
         print(json.dumps(asdict(row)), flush=True)
         rows.append(row)
-    rows += weigh(setup)
+    rows += vary(setup)
     if arguments.rows:
         arguments.rows.write_text("".join(json.dumps(asdict(row)) + "\n" for row in rows), encoding="utf-8")
     if arguments.out:

@@ -10,7 +10,12 @@ from random import Random
 from bench.cluster.described import NETWORKS, PREFIX, horus_mib
 from bench.cluster.jobs import Kind
 
+from vramcast.placement.board import DEFAULT_RANKING, Ranking
+
 GPU_MIB = 24576 - 320
+PACKING_ONLY = Ranking(slowdown_weight=0.0)
+FRUGAL = Ranking(harmless_slowdown=2.5)
+EQUAL = 1.5  # the typical margin with which people have about as few OOMs as vramcast
 _SLICE_MIB = 3072  # an eighth of the GPU
 _BIN_MIB = {"mlp": 1024}
 _OTHER_BIN_MIB = 8192
@@ -23,11 +28,12 @@ Ask = Callable[[Kind, int, str], dict[str, str]]
 class Policy:
     name: str
     ask: Ask
-    slowdown_weight: float = 0.0
+    ranking: Ranking = PACKING_ONLY
     learns: bool = False  # calibration and OOM history
     sees: bool = False  # telemetry: memory beyond promises, and utilization of jobs alone on a GPU
     warm: bool = False  # it has learned from as many other jobs before the first one that counts
     knows_pairs: bool = False  # the oracle places by the measured slowdown
+    number: Ask | None = None  # the memory comes from here, and only the utilization from the description
 
 
 def _given(need_mib: float) -> dict[str, str]:
@@ -70,24 +76,30 @@ def described(risk: float, max_slowdown: float | None = None) -> Ask:
     return lambda kind, _deaths, _name: kind.annotations | extra
 
 
-def policies(weight: float) -> list[Policy]:
-    """`weight`: slowdown_weight with interference."""
+def ours(name: str, risk: float, ranking: Ranking = DEFAULT_RANKING, limit: float | None = None) -> Policy:
+    warm = "learned" in name
+    return Policy(f"vramcast {name}", described(risk, limit), ranking, learns=True, sees=True, warm=warm)
 
-    def ours(name: str, risk: float, weight: float, limit: float | None = None) -> Policy:
-        warm = "learned" in name
-        return Policy(f"vramcast {name}", described(risk, limit), weight, learns=True, sees=True, warm=warm)
+
+def policies() -> list[Policy]:
+    same_ranking = Policy(
+        f"human, typically x {EQUAL:g}, ranked by vramcast", described(0.05), DEFAULT_RANKING, sees=True, warm=True,
+        number=human(EQUAL),
+    )  # fmt: skip
 
     return [
         Policy("whole GPUs", whole),
-        *(Policy(f"human, typically x {margin:g}", human(margin)) for margin in (1.0, 1.5, 2.0, 3.0)),
+        *(Policy(f"human, typically x {margin:g}", human(margin)) for margin in (1.0, EQUAL, 2.0, 3.0)),
+        same_ranking,
         Policy("GPUMemNet, always the right class", gpumemnet),
         Policy("Horus's formula", horus),
-        ours("0.05, packing only, cold", 0.05, 0.0),
-        ours("0.05, packing only, learned", 0.05, 0.0),
-        ours("0.05, cold", 0.05, weight),
-        ours("0.05, learned", 0.05, weight),
-        ours("0.01, cold", 0.01, weight),
-        ours("0.01, learned", 0.01, weight),
-        ours("0.05, learned, max-slowdown 1.3", 0.05, weight, 1.3),
+        ours("0.05, packing only, cold", 0.05, PACKING_ONLY),
+        ours("0.05, packing only, learned", 0.05, PACKING_ONLY),
+        ours("0.05, cold", 0.05),
+        ours("0.05, learned", 0.05),
+        ours("0.01, cold", 0.01),
+        ours("0.01, learned", 0.01),
+        ours(f"0.05, learned, harmless_slowdown {FRUGAL.harmless_slowdown:g}", 0.05, FRUGAL),
+        ours("0.05, learned, max-slowdown 1.3", 0.05, limit=1.3),
         Policy("oracle", oracle, knows_pairs=True),
     ]

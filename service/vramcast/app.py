@@ -48,6 +48,7 @@ from vramcast.observe.metrics import ClusterView, Metrics, StateCollector
 from vramcast.outcomes.calibration import Calibrator
 from vramcast.outcomes.run_memory import RunMemory
 from vramcast.outcomes.run_tracker import RunTracker
+from vramcast.placement.board import Ranking
 from vramcast.placement.changes import Change
 from vramcast.placement.ledger import Ledger
 from vramcast.placement.state import ClusterState
@@ -95,7 +96,7 @@ def build(
     # Only a static cluster has nobody else who counts devices.
     ledger = Ledger(
         hold_ttl_seconds=settings.hold_ttl_seconds, count_devices=settings.cluster is not None,
-        slowdown_weight=settings.slowdown_weight, node_weight=settings.node_weight,
+        ranking=Ranking(settings.slowdown_weight, settings.harmless_slowdown, settings.node_weight),
     )  # fmt: skip
     floors_mib = learner.oom_history.floors_mib if calibrates else None
     state = ClusterState(

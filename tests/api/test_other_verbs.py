@@ -108,7 +108,7 @@ def test_explain_lists_every_gpu_and_changes_nothing(client: Client) -> None:
     terms = {node["node"]: node["terms"] for node in explained["nodes"]}
     assert terms["a"] is None
     assert terms["b"]["slowdown"] == 1.0
-    weighed = 0.75 * (0.9 * terms["b"]["packing"] + 0.1 * terms["b"]["node_packing"]) + 0.25
+    weighed = 0.2 * (0.9 * terms["b"]["packing"] + 0.1 * terms["b"]["node_packing"]) + 0.8
     assert terms["b"]["worth"] == pytest.approx(weighed, abs=0.001)
     assert [node["score"] for node in explained["nodes"]] == [0, 10, 0]
     assert client.request("GET", "/state").json() == before

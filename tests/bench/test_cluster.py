@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from random import Random
 
 import pytest
 from bench.cluster.__main__ import LOADS, Row
@@ -47,8 +46,8 @@ def test_the_oracle_prefers_an_empty_gpu_to_one_where_jobs_harm_each_other() -> 
 
 
 def test_memory_that_really_runs_out_kills_the_later_job_which_comes_again_and_ends() -> None:
-    def too_little(kind: Kind, deaths: int, random: Random) -> dict[str, str]:
-        return human(1.0, 0.0)(replace(kind, memory_mib=GPU_MIB if deaths else 3_000), 0, random)
+    def too_little(kind: Kind, deaths: int, name: str) -> dict[str, str]:
+        return human(1.0, 0.0)(replace(kind, memory_mib=GPU_MIB if deaths else 3_000), 0, name)
 
     jobs = [Job("first", 1, 0.0, HOUR), Job("second", 1, 1.0, HOUR)]
     tally = simulate(Policy("too little", too_little), *jobs)
@@ -59,14 +58,14 @@ def test_memory_that_really_runs_out_kills_the_later_job_which_comes_again_and_e
 
 def test_every_policy_ends_every_job_and_the_same_seed_gives_the_same_result() -> None:
     jobs = [Job(f"job-{number}", number % 2, 60.0 * number, HOUR) for number in range(30)]
-    for policy in policies(0.3):
+    for policy in policies():
         one, two = (simulate(policy, *jobs) for _ in range(2))
         assert len(one.times) == 30, policy.name
         assert one == two
 
 
 def test_a_second_run_keeps_what_was_learned() -> None:
-    ours = next(policy for policy in policies(0.3) if policy.name == "vramcast 0.05, cold")
+    ours = next(policy for policy in policies() if policy.name == "vramcast 0.05, cold")
     simulation = Simulation(MEASURED, ours, PhysicsForecaster(0.05), 8)
     first = simulation.run([Job(f"first-{number}", 0, 7200.0 * number, HOUR) for number in range(40)])
     again = simulation.run([Job(f"again-{number}", 0, 7200.0 * number, HOUR) for number in range(40)])
@@ -76,8 +75,8 @@ def test_a_second_run_keeps_what_was_learned() -> None:
 
 
 def test_a_class_of_gpumemnet_is_its_upper_edge() -> None:
-    assert gpumemnet(SMALL, 0, Random(0))["vramcast.dev/gpu-memory"] == "8192Mi"
-    assert gpumemnet(SMALL, 1, Random(0))["vramcast.dev/gpu-memory"] == "16384Mi"
+    assert gpumemnet(SMALL, 0, "job")["vramcast.dev/gpu-memory"] == "8192Mi"
+    assert gpumemnet(SMALL, 1, "job")["vramcast.dev/gpu-memory"] == "16384Mi"
 
 
 def test_arrivals_bring_the_load_that_was_asked_for() -> None:
@@ -125,7 +124,7 @@ def test_the_page_has_every_policy_and_what_it_changed() -> None:
         hours = (100.0 if whole_gpus else 60.0) + seed
         return Row(mix, policy, seed, 0.3, hours, hours, 1.0, 2.0, 0.1, 1.1, 0.2, 0.0, 0.0, 0.0, 1.2, 3000.0)
 
-    names = [policy.name for policy in policies(0.3)]
+    names = [policy.name for policy in policies()]
     text = page(Table([row(mix, name, seed) for mix in LOADS for name in names for seed in (0, 1)]), 2, 400, 32)
     assert all(f"| {name} | -40 % (-40 to -40) |" in text for name in names if name != "whole GPUs")
     assert "| whole GPUs | +0 % (+0 to +0) |" in text

@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 from tests.placement.builders import A100, bound, decide, demand, ledger_of, sharing_node, take
 
 from vramcast.names import NodeName
+from vramcast.placement.board import DEFAULT_RANKING, Ranking
 from vramcast.placement.fit import MAX_SCORE, Terms, points
-from vramcast.placement.interference import IDLE, Load
+from vramcast.placement.interference import IDLE, Load, slowdown
 from vramcast.placement.ledger import Ledger
 from vramcast.placement.promises import Demand
 
@@ -21,7 +22,7 @@ _LOADS = st.integers(0, 100).map(lambda percent: Load(percent / 100, percent / 1
 
 def node_worth(packing: float, slowdown: float, weight: float = 0.2) -> float:
     share, times = np.array([packing], dtype=np.float32), np.array([slowdown], dtype=np.float32)
-    return float(Terms(share, times, share).worth(weight, 0.1)[0])
+    return float(Terms(share, times, share).worth(Ranking(weight, 1.2, 0.1))[0])
 
 
 def pressing(uid: str, need_mib: int, load: Load, count: int = 1) -> Demand:
@@ -85,7 +86,7 @@ def test_a_neighbour_more_never_raises_a_score(tenants: list[Load], more: Load, 
     assert after[0] <= before[0]
     assert worth is not None
     assert less is not None
-    assert less.worth(0.25, 0.1)[0] <= worth.worth(0.25, 0.1)[0]
+    assert less.worth(DEFAULT_RANKING)[0] <= worth.worth(DEFAULT_RANKING)[0]
 
 
 @given(
@@ -165,3 +166,17 @@ def test_the_terms_of_a_score_are_those_of_the_gpu_that_bind_would_take() -> Non
     assert terms.packing[0] == np.float32(0.5)
     assert 1.0 < terms.slowdown[0] < 1.2
     assert NodeName("node") in ledger.nodes
+
+
+@given(st.integers(0, 100), st.integers(0, 100))
+def test_below_the_harmless_slowdown_the_fullest_gpu_is_taken_and_above_it_the_calm_one(own: int, tenant: int) -> None:
+    ranking = Ranking(slowdown_weight=0.9, harmless_slowdown=1.5, node_weight=0.0)
+    ledger = Ledger(ranking=ranking)
+    ledger.put_node(sharing_node("node", 40_000, 40_000))
+    ledger.promise(replace(bound("tenant", "node", 10_000, 0), load=Load(tenant / 100, tenant / 100)))
+    expected = slowdown(own / 100, tenant / 100)
+    gpu = take(ledger, pressing("a", 8_000, Load(own / 100, own / 100)), "node").gpu_indices[0]
+    if expected < 1.45:
+        assert gpu == 0
+    elif expected > 1.6:
+        assert gpu == 1

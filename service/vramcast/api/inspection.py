@@ -19,8 +19,8 @@ from vramcast.hardware.products import PRODUCTS, base_product
 from vramcast.names import NodeName, Product
 from vramcast.outcomes.records import run_json, short_hash
 from vramcast.placement.board import DeviceView
-from vramcast.placement.name_index import Ints
 from vramcast.placement.ledger import Hold
+from vramcast.placement.name_index import Ints
 from vramcast.placement.promises import Demand
 from vramcast.placement.reasons import Reason, reason_text
 from vramcast.service import Service
@@ -190,19 +190,22 @@ def _explain_nodes(service: Service, demand: Demand, names: list[NodeName]) -> l
 
 def _score_terms(service: Service, demand: Demand, columns: Ints) -> list[dict[str, float]]:
     """Of each node; empty if no node has such a resource."""
-    settings = service.settings
-    found = service.state.ledger.score_terms(demand, columns)
+    ledger = service.state.ledger
+    found, ranking = ledger.score_terms(demand, columns), ledger.board.ranking
     if found is None:
         return []
-    worths = found.worth(settings.slowdown_weight, settings.node_weight)
-    rows = zip(found.packing.tolist(), found.node_packing.tolist(), found.slowdown.tolist(), worths.tolist(), strict=True)
+    worths = found.worth(ranking)
+    rows = zip(
+        found.packing.tolist(), found.node_packing.tolist(), found.slowdown.tolist(), worths.tolist(), strict=True
+    )
     return [
         {
             "packing": round(packing, 3),
             "node_packing": round(node_packing, 3),
             "slowdown": round(slowdown, 3),
-            "slowdown_weight": settings.slowdown_weight,
-            "node_weight": settings.node_weight,
+            "slowdown_weight": ranking.slowdown_weight,
+            "harmless_slowdown": ranking.harmless_slowdown,
+            "node_weight": ranking.node_weight,
             "worth": round(worth, 4),
         }
         for packing, node_packing, slowdown, worth in rows

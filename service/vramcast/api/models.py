@@ -213,7 +213,9 @@ class ExplainedGpu(Answer):
 
 
 class ScoreTerms(Answer):
-    """The worth is (1 - slowdown_weight) x p + slowdown_weight x max(0, 1 - 2 x (slowdown - 1)).
+    """The worth is (1 - slowdown_weight) x p + slowdown_weight x max(0, 1 - 2 x above).
+
+    above is max(0, slowdown - harmless_slowdown).
 
     p is (1 - node_weight) x packing + node_weight x node_packing. The nodes of the highest worth score 10, the others
     10 x worth, rounded, but at most 9.
@@ -223,6 +225,7 @@ class ScoreTerms(Answer):
     node_packing: float = Field(description="1: nothing would be left on the node; 0: eight GPUs or more")
     slowdown: float = Field(ge=1, description="how many times as long as alone the pod is expected to run there")
     slowdown_weight: float = Field(description="setting slowdown_weight")
+    harmless_slowdown: float = Field(description="setting harmless_slowdown")
     node_weight: float = Field(description="setting node_weight")
     worth: float = Field(ge=0, le=1, description="all of them weighed: nodes are ranked by it")
 

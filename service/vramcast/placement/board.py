@@ -41,15 +41,23 @@ class DeviceView:
     promises: tuple[Promise, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Ranking:
+    """What a score is made of."""
+
+    slowdown_weight: float = 0.8  # share of it that is the expected slowdown, 0 to 0.9; the rest is packing
+    harmless_slowdown: float = 1.9  # up to this slowdown packing alone decides
+    node_weight: float = 0.1  # share of the packing that is the whole node's, 0 to 1; the rest is the GPU's
+
+
+DEFAULT_RANKING = Ranking()
+
+
 class Board:
-    """All tables, and which column each node has.
+    """All tables, and which column each node has."""
 
-    `slowdown_weight`: how much of a score is the expected slowdown, 0 to 0.9; the rest is packing. `node_weight`: how
-    much of that is the whole node's packing, 0 to 1; the rest is that of the GPU.
-    """
-
-    def __init__(self, slowdown_weight: float, node_weight: float) -> None:
-        self.slowdown_weight, self.node_weight = slowdown_weight, node_weight
+    def __init__(self, ranking: Ranking) -> None:
+        self.ranking = ranking
         self.nodes: dict[NodeName, NodeGpus] = {}
         self.tables: dict[Resource, PoolTable] = {}
         self.product_ids: dict[Product, int] = {}
@@ -208,7 +216,9 @@ def _recount_shared(
             tenants[index].append(promise.load)
     foreign = [*unmanaged[: pool.count], *[0] * (pool.count - len(unmanaged))]
     free_mib = [size - used - other for size, used, other in zip(pool.memory_mib, promised, foreign, strict=True)]
-    table.free_gpus[column] = sum(max(0, free) / max(size, 1) for free, size in zip(free_mib, pool.memory_mib, strict=True))
+    table.free_gpus[column] = sum(
+        max(0, free) / max(size, 1) for free, size in zip(free_mib, pool.memory_mib, strict=True)
+    )
     table.set_shared(column, free_mib, foreign, tenants)
 
 

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from vramcast.hardware.vendors import SHARED_GPU
 from vramcast.names import NodeName
-from vramcast.placement.board import Board
+from vramcast.placement.board import Board, Ranking
 from vramcast.placement.interference import IDLE, SLOWDOWN
 from vramcast.placement.name_index import Ints
 from vramcast.placement.pool_table import MAX_MIB, Bools, Floats, Mibs, PoolTable, Pressing, Sweep
@@ -111,8 +111,9 @@ def _pressing(board: Board, table: PoolTable, demand: Demand) -> Pressing | None
         if product in board.product_ids:
             by_product[board.product_ids[product]] = load.pressure
     limit = min(load.most_slowdown for load in demand.loads.values())
-    weight = board.slowdown_weight / (1.0 - board.slowdown_weight)
-    return Pressing(_by_node(by_product, table, board.width + 1), limit, weight)
+    ranking = board.ranking
+    weight = ranking.slowdown_weight / (1.0 - ranking.slowdown_weight)
+    return Pressing(_by_node(by_product, table, board.width + 1), limit, weight, ranking.harmless_slowdown)
 
 
 def _by_node(by_product: _Array, table: PoolTable, nodes: int) -> _Array:
@@ -131,12 +132,12 @@ class Terms:
     slowdown: Floats  # expected, of the pod; what it adds to all its neighbours together is the same again
     node_packing: Floats  # 1 if nothing would be left on the node, 0 if eight GPUs or more
 
-    def worth(self, slowdown_weight: float, node_weight: float) -> Floats:
+    def worth(self, ranking: Ranking) -> Floats:
         """0 to 1. Packing keeps large and empty GPUs, and nodes of them, free; calm keeps busy tasks apart."""
         # Of the pod and of its neighbours. Linear, as the sweep weighs it when it chooses among the GPUs of a node.
-        calm = np.maximum(0, 1 - 2 * (self.slowdown - 1))
-        packing = (1 - node_weight) * self.packing + node_weight * self.node_packing
-        weighed = (1 - slowdown_weight) * packing + slowdown_weight * calm
+        calm = np.maximum(0, 1 - 2 * np.maximum(0, self.slowdown - ranking.harmless_slowdown))
+        packing = (1 - ranking.node_weight) * self.packing + ranking.node_weight * self.node_packing
+        weighed = (1 - ranking.slowdown_weight) * packing + ranking.slowdown_weight * calm
         return np.asarray(np.clip(weighed, 0, 1), dtype=np.float32)
 
 
@@ -161,7 +162,7 @@ def worths(board: Board, demand: Demand, sweep: Sweep | None, columns: Ints) -> 
     found = terms(board, demand, sweep, columns)
     if found is None or sweep is None:
         return np.full(len(columns), -1, dtype=np.float32)
-    return np.where(sweep.fits[columns], found.worth(board.slowdown_weight, board.node_weight), np.float32(-1))
+    return np.where(sweep.fits[columns], found.worth(board.ranking), np.float32(-1))
 
 
 def points(worth: Floats) -> Ints:
@@ -238,8 +239,8 @@ def _fullest(board: Board, decision: Decision, most: int) -> Ints:
         return np.flatnonzero(decision.fits)
     # Nearly always all GPUs of a node have the same size.
     shares = sweep.spare_shares(table.size[0])
-    if board.node_weight:
-        shares += table.free_gpus[: len(shares)] * np.float32(board.node_weight / _MANY_GPUS)
+    if node_weight := board.ranking.node_weight:
+        shares += table.free_gpus[: len(shares)] * np.float32(node_weight / _MANY_GPUS)
     empty = shares[decision.columns]
     empty[~decision.fits] = np.inf
     # The value first and then where it is: finding the positions at once (argpartition) takes half as long again.

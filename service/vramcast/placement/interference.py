@@ -65,6 +65,4 @@ def tolerated(tenants: Sequence[Load]) -> float:
     if not limited:
         return math.inf
     total = sum(load.pressure for load in tenants)
-    return min(
-        (load.most_slowdown - 1.0) / (SLOWDOWN * load.pressure) - (total - load.pressure) for load in limited
-    )
+    return min((load.most_slowdown - 1.0) / (SLOWDOWN * load.pressure) - (total - load.pressure) for load in limited)

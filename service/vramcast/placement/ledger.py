@@ -22,7 +22,7 @@ import numpy as np
 from vramcast.hardware.vendors import SHARED_GPU
 from vramcast.names import NodeName, PodUid, Product, Resource
 from vramcast.placement import fit
-from vramcast.placement.board import Board, DeviceView
+from vramcast.placement.board import DEFAULT_RANKING, Board, DeviceView, Ranking
 from vramcast.placement.fit import Decision, Terms
 from vramcast.placement.gpus import NodeGpus
 from vramcast.placement.interference import IDLE
@@ -66,12 +66,11 @@ class Ledger(PromiseBook):
     """`count_devices`: also count free devices, where no kube-scheduler has done so first."""
 
     def __init__(
-        self, *, hold_ttl_seconds: float = 30.0, count_devices: bool = False, slowdown_weight: float = 0.25,
-        node_weight: float = 0.1,
-    ) -> None:  # fmt: skip
+        self, *, hold_ttl_seconds: float = 30.0, count_devices: bool = False, ranking: Ranking = DEFAULT_RANKING
+    ) -> None:
         super().__init__()
         self._hold_ttl_seconds, self._count_devices = hold_ttl_seconds, count_devices
-        self._board = Board(slowdown_weight, node_weight)
+        self._board = Board(ranking)
         self._gone: dict[PodUid, None] = {}
         self._entered_holds: dict[PodUid, Hold] = {}
         self._pending_hold: tuple[Decision, float] | None = None

@@ -48,6 +48,7 @@ class Pressing:
     pressure: Floats
     most_slowdown: float = np.inf  # that the pod accepts
     weight: float = 0.0  # MiB that a doubled run is worth, as a share of the GPU's memory
+    harmless_slowdown: float = 1.0  # up to here it is worth nothing
 
     @property
     def limited(self) -> bool:
@@ -233,7 +234,14 @@ class PoolTable:
             pressing.pressure * np.float32(pressing.weight * 2 * SLOWDOWN / _PRESSURE_UNITS)
         )
         np.minimum(unit_mib, np.float32(_MOST_PENALTY_MIB // _MOST_UNITS), out=unit_mib)
-        return np.asarray(self._crowd[:, :nodes] * (unit_mib.astype(np.uint32) << _INDEX_BITS), dtype=np.uint32)
+        excess = self._crowd[:, :nodes]
+        if pressing.harmless_slowdown > 1:
+            free_units = (pressing.harmless_slowdown - 1) * _PRESSURE_UNITS / SLOWDOWN
+            least = np.float32(free_units / _MOST_UNITS)  # with less pressure than this nothing is worth anything
+            harmless = (np.float32(free_units) / np.maximum(pressing.pressure, least)).astype(np.uint32)
+            excess = np.maximum(excess, harmless)
+            excess -= harmless
+        return np.asarray(excess * (unit_mib.astype(np.uint32) << _INDEX_BITS), dtype=np.uint32)
 
     def _too_slow(self, pressing: Pressing) -> Bools:
         """GPUs where the pod, or one of its neighbours, would be slowed more than it accepts. (gpus, nodes)"""

@@ -1,0 +1,202 @@
+"""The packing of openb on a real kube-scheduler: does it put the policies in the same order as the simulator does?
+
+python -m bench.cluster.replay --data DIR [--nodes 1000] [--seed 0] [--out docs/benchmarks/packing-replay.md]
+
+KWOK plays the nodes. Pods are created in the order of the draw and stay. Under every policy vramcast decides where
+there is room and binds; what differs is the ranking:
+
+- vramcast: filter offers its best nodes, and prioritize ranks them;
+- MostAllocated and LeastAllocated: the kube-scheduler's NodeResourcesFit alone ranks all nodes, by CPU and memory.
+
+The kube-scheduler's log tells in which order pods were bound and which pod failed first.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from bench.cluster.packing import (
+    GPU,
+    Cluster,
+    Fragmentation,
+    Node,
+    Pod,
+    Result,
+    Vramcast,
+    allocated,
+    draw_pods,
+    pack,
+    read_nodes,
+    read_pods,
+)
+from bench.scheduler import VRAMCAST as VRAMCAST_COMMAND
+from bench.scheduler import prepare, start_extender
+from tests.controlplane import ControlPlane, eventually, extender, scheduler_config
+from tests.controlplane.objects import GpuProduct, shared_pod, sharing_node
+
+from vramcast.hardware.products import UNKNOWN_RESERVE_MIB
+from vramcast.placement.ledger import Ledger
+
+VRAMCAST, MOST, LEAST = "vramcast", "MostAllocated", "LeastAllocated"
+POLICIES = (VRAMCAST, MOST, LEAST)
+_MIB_PER_MILLI = 16
+_NAME = "replay"
+_BOUND = re.compile(rb'"Successfully bound pod to node" pod="default/(pod-\d+)"')
+_FAILED = re.compile(rb'"Unable to schedule pod; no fit; waiting" pod="default/(pod-\d+)"')
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """Shares of the cluster's GPUs."""
+
+    policy: str
+    first_failure: float
+    simulated_first: float
+    at_end: float
+    simulated_end: float
+    pods_per_second: float
+
+
+def node_manifest(node: Node) -> dict[str, Any]:
+    gpu = GpuProduct(f"openb-{node.model}", GPU * _MIB_PER_MILLI + UNKNOWN_RESERVE_MIB, "openb")
+    cpu, memory = f"{node.cpu}m", f"{node.memory}Mi"
+    return sharing_node(str(node.name), gpu, node.gpus, cpu=cpu, memory=memory, pods="500")
+
+
+def pod_manifest(number: int, pod: Pod) -> dict[str, Any]:
+    asked = {"cpu": f"{pod.cpu}m", "memory": f"{pod.memory}Mi"}
+    memory = f"{pod.milli * _MIB_PER_MILLI}Mi"
+    return shared_pod(f"pod-{number}", memory, pod.gpus, scheduler=_NAME, resources=asked)
+
+
+def scheduler_of(policy: str, url: str) -> dict[str, Any]:
+    if policy == VRAMCAST:
+        return scheduler_config(extender(url), name=_NAME)
+    resources = [{"name": "cpu", "weight": 1}, {"name": "memory", "weight": 1}]
+    profile = {
+        "schedulerName": _NAME,
+        "percentageOfNodesToScore": 100,
+        "plugins": {"score": {"disabled": [{"name": "*"}], "enabled": [{"name": "NodeResourcesFit"}]}},
+        "pluginConfig": [
+            {"name": "NodeResourcesFit", "args": {"scoringStrategy": {"type": policy, "resources": resources}}}
+        ],
+    }
+    return scheduler_config(extender(url, verbs=("filter", "bind")), profiles=[profile])
+
+
+def replay(policy: str, nodes: Sequence[Node], pods: Sequence[Pod]) -> tuple[bytes, float]:
+    """The scheduler's log, and the seconds that it took."""
+    # Where the scheduler alone ranks, it must see all nodes.
+    offered = "" if policy == VRAMCAST else "env VRAMCAST_MOST_NODES_OFFERED=0 "
+    with ControlPlane() as plane:
+        prepare(plane, (node_manifest(node) for node in nodes))
+        process = start_extender(plane, "vramcast", offered + VRAMCAST_COMMAND)
+        try:
+            plane.api.create_pods(pod_manifest(number, pod) for number, pod in enumerate(pods))
+            begin = time.monotonic()
+            log = plane.scheduler(scheduler_of(policy, process.url)).log
+            progress = _Progress(policy, log, len(pods))
+            eventually(progress.over, 3600, "every pod is bound or has failed", interval_seconds=1.0)
+            return log.read_bytes(), time.monotonic() - begin
+        finally:
+            process.terminate()
+
+
+@dataclass(slots=True)
+class _Progress:
+    policy: str
+    log: Path
+    pods: int
+    shown: int = 0
+
+    def over(self) -> bool:
+        text = self.log.read_bytes()
+        bound, failed = set(_BOUND.findall(text)), set(_FAILED.findall(text))
+        if len(bound) >= self.shown + 500:
+            self.shown = len(bound)
+            print(f"{self.policy}: {len(bound)} of {self.pods} pods bound, {len(failed - bound)} failed", flush=True)
+        return len(bound | failed) >= self.pods
+
+
+def taken(log: bytes, nodes: Sequence[Node], pods: Sequence[Pod]) -> tuple[float, float]:
+    """Shares of the GPUs: at the first failure in the scheduler's log, and at its end.
+
+    A pod that found only held room, and was bound later, has not failed.
+    """
+    total = GPU * sum(node.gpus for node in nodes)
+    bound = set(_BOUND.findall(log))
+    failures = [match.start() for match in _FAILED.finditer(log) if match[1] not in bound]
+    earlier = set(_BOUND.findall(log, 0, failures[0])) if failures else bound
+    first, end = (sum(pods[int(name.rpartition(b"-")[2])].wanted for name in names) for names in (earlier, bound))
+    return first / total, end / total
+
+
+def simulated(policy: str, nodes: list[Node], pods: list[Pod], seed: int) -> Result:
+    whole = Cluster.of(nodes)
+    if policy == VRAMCAST:
+        choose = Vramcast(nodes, Random(seed), Ledger()).choose
+    else:
+        choose = allocated(whole, Random(seed), most=policy == MOST)
+    return pack(nodes, pods, choose, Fragmentation(pods))
+
+
+def page(results: Sequence[Replayed], nodes: int, gpus: int, pods: int) -> str:
+    lines = [
+        f"| {one.policy} | {one.first_failure:.1%} | {one.simulated_first:.1%} | {one.at_end:.1%} "
+        f"| {one.simulated_end:.1%} | {one.pods_per_second:.0f} |"
+        for one in results
+    ]
+    real, expected = (
+        ", ".join(one.policy for one in sorted(results, key=key, reverse=True))
+        for key in (lambda one: one.first_failure, lambda one: one.simulated_first)
+    )
+    return f"""# Packing on the real kube-scheduler
+
+`python -m bench.cluster.replay --data DIR --out docs/benchmarks/packing-replay.md`: {nodes:,} of the nodes of Alibaba's
+openb trace ({gpus:,} GPUs), played by KWOK, and pods drawn from it until they ask for all GPUs ({pods:,} pods, one
+draw). A real kube-scheduler places them one by one. Under every policy vramcast's filter and bind keep the memory of
+each GPU; what differs is the ranking. *vramcast*: as installed. *MostAllocated*, *LeastAllocated*: NodeResourcesFit
+alone ranks, by CPU and memory. Beside it, what the [simulator](packing.md) says of the same nodes and pods.
+
+| policy | GPUs taken at the first failure | simulated | at the end | simulated | pods a second |
+|---|---|---|---|---|---|
+{chr(10).join(lines)}
+
+Best first, really: {real}. Simulated: {expected}.
+"""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, required=True, help="has clusters/openb_*.csv")
+    parser.add_argument("--nodes", type=int, default=1000)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--policies", default=",".join(POLICIES), help="comma-separated")
+    parser.add_argument("--out", type=Path)
+    arguments = parser.parse_args()
+    random = Random(arguments.seed)
+    nodes = random.sample(read_nodes(arguments.data / "clusters/openb_node_list_gpu_node.csv"), arguments.nodes)
+    trace = [pod for pod in read_pods(arguments.data / "clusters/openb_pod_list_default.csv") if pod.gpus]
+    gpus = sum(node.gpus for node in nodes)
+    pods = draw_pods(trace, GPU * gpus, random)
+    results = []
+    for policy in arguments.policies.split(","):
+        expected = simulated(policy, nodes, pods, arguments.seed)
+        log, seconds = replay(policy, nodes, pods)
+        first, end = taken(log, nodes, pods)
+        results.append(Replayed(policy, first, expected.first_failure, end, expected.at_end, len(pods) / seconds))
+        print(results[-1], flush=True)
+        # Written after every policy, so an interrupted run still has a result.
+        if arguments.out:
+            arguments.out.write_text(page(results, len(nodes), gpus, len(pods)), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
