@@ -19,7 +19,7 @@ timed = @begin=$$(date +%s); $(2); code=$$?; \
 
 .DEFAULT_GOAL := help
 .PHONY: help install run controlplane test test-computing test-units test-train test-e2e test-chart test-busy test-fast \
-	test-browser screenshots lint format dist bench chaos cluster predictors profiles recordings step-picture lock clean
+	test-browser screenshots lint format dist bench chaos cluster replay predictors profiles recordings step-picture lock clean
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -146,10 +146,17 @@ predictors: $(TRAIN)/ready ## compare the predictors and write docs/predictors.m
 	  -r requirements/predictors.txt
 	@PYTHONPATH=service $(TRAIN)/bin/python -m bench.predictors --data $(DATA) --out docs/predictors.md $(ARGS)
 
-cluster: $(TRAIN)/ready ## simulate clusters and write docs/what-it-buys.md and docs/benchmarks/packing.md: make cluster DATA=DIR
+cluster: $(TRAIN)/ready ## simulate clusters and write docs/what-it-buys.md, docs/benchmarks/packing.md and interference.md: make cluster DATA=DIR
 	@test -n "$(DATA)" || { echo "error: name the directory of the traces: make cluster DATA=DIR" >&2; exit 1; }
 	@PYTHONPATH=service $(TRAIN)/bin/python -m bench.cluster --data $(DATA) --out docs/what-it-buys.md $(ARGS)
 	@PYTHONPATH=service $(TRAIN)/bin/python -m bench.cluster.packing --data $(DATA) --out docs/benchmarks/packing.md
+	@PYTHONPATH=service $(TRAIN)/bin/python -m bench.interference --gavel $(DATA)/extra/gavel_colocation.csv \
+	  --lucid-alone $(DATA)/clusters/lucid_alone.csv --lucid-pairs $(DATA)/clusters/lucid_pairs.csv \
+	  --out docs/benchmarks/interference.md
+
+replay: .venv/dev.stamp ## pack a large cluster on a real kube-scheduler and write docs/benchmarks/packing-replay.md: make replay DATA=DIR
+	@test -n "$(DATA)" || { echo "error: name the directory of the traces: make replay DATA=DIR" >&2; exit 1; }
+	@PYTHONPATH=service .venv/bin/python -m bench.cluster.replay --data $(DATA) --out docs/benchmarks/packing-replay.md
 
 profiles: $(TRAIN)/ready ## compare recordings with fresh ones and write docs/benchmarks/profiles.md; takes an hour
 	@PYTHONPATH=service $(TRAIN)/bin/python -m bench.profiles --out docs/benchmarks/profiles.md $(ARGS)

@@ -23,7 +23,6 @@ import numpy.typing as npt
 from vramcast.hardware.vendors import SHARED_GPU
 from vramcast.names import NodeName, PodUid, Product
 from vramcast.placement import fit
-from vramcast.placement.board import Ranking
 from vramcast.placement.gpus import NodeGpus, Pool
 from vramcast.placement.ledger import Ledger
 from vramcast.placement.promises import Demand, Promise
@@ -303,9 +302,6 @@ def policies(nodes: list[Node], fragmentation: Fragmentation, seed: int) -> Iter
     yield "dot product", dot_product(whole)
     yield "FGD", fragmentation.choose
     yield "vramcast", Vramcast(nodes, Random(seed), Ledger()).choose
-    yield "vramcast, node_weight 0", Vramcast(nodes, Random(seed), Ledger(ranking=Ranking(node_weight=0))).choose
-    yield "MostAllocated", allocated(whole, Random(seed), most=True)
-    yield "LeastAllocated", allocated(whole, Random(seed), most=False)
 
 
 def _rows(path: Path) -> Iterator[dict[str, str]]:
@@ -329,7 +325,7 @@ def page(results: dict[str, list[Result]], nodes: int, gpus: int, seeds: int) ->
 Alibaba's openb trace (CC-BY-4.0). Its pods are drawn with replacement and stay, until they have asked for all GPUs. The
 mean over {seeds} seeds (lowest to highest). *Fragmented*: the part of what is free at the end that typical pods cannot
 use. Random, best fit, dot product and FGD are as the paper on FGD has them (Weng et al., ATC 2023); they see CPU and
-memory too, vramcast only GPUs. MostAllocated and LeastAllocated are kube-scheduler's own ranking by CPU and memory.
+memory too, vramcast only GPUs.
 
 | policy | GPUs taken at the first failure | at the end | failed pods | fragmented |
 |---|---|---|---|---|

@@ -5,7 +5,7 @@ python -m bench.cluster.replay --data DIR [--nodes 1000] [--seed 0] [--out docs/
 KWOK plays the nodes. Pods are created in the order of the draw and stay. Under every policy vramcast decides where
 there is room and binds; what differs is the ranking:
 
-- vramcast: filter offers its best nodes, and prioritize ranks them;
+- vramcast: filter offers its best nodes, and prioritize ranks them; also without node_weight;
 - MostAllocated and LeastAllocated: the kube-scheduler's NodeResourcesFit alone ranks all nodes, by CPU and memory.
 
 The kube-scheduler's log tells in which order pods were bound and which pod failed first.
@@ -17,7 +17,7 @@ import argparse
 import re
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -42,10 +42,20 @@ from tests.controlplane import ControlPlane, eventually, extender, scheduler_con
 from tests.controlplane.objects import GpuProduct, shared_pod, sharing_node
 
 from vramcast.hardware.products import UNKNOWN_RESERVE_MIB
+from vramcast.placement.board import DEFAULT_RANKING
 from vramcast.placement.ledger import Ledger
 
-VRAMCAST, MOST, LEAST = "vramcast", "MostAllocated", "LeastAllocated"
-POLICIES = (VRAMCAST, MOST, LEAST)
+VRAMCAST, GPU_ONLY, MOST, LEAST = "vramcast", "vramcast, node_weight 0", "MostAllocated", "LeastAllocated"
+POLICIES = (VRAMCAST, LEAST, GPU_ONLY, MOST)
+_SETTINGS = {
+    VRAMCAST: "",
+    GPU_ONLY: "VRAMCAST_NODE_WEIGHT=0",
+    # Where the scheduler alone ranks, it must see all nodes.
+    MOST: "VRAMCAST_MOST_NODES_OFFERED=0",
+    LEAST: "VRAMCAST_MOST_NODES_OFFERED=0",
+}
+# A pod that found only held room is soon tried again. After so many later binds it has failed for good.
+_SETTLED = 300
 _MIB_PER_MILLI = 16
 _NAME = "replay"
 _BOUND = re.compile(rb'"Successfully bound pod to node" pod="default/(pod-\d+)"')
@@ -58,9 +68,8 @@ class Replayed:
 
     policy: str
     first_failure: float
-    simulated_first: float
-    at_end: float
-    simulated_end: float
+    simulated: float
+    bound: int
     pods_per_second: float
 
 
@@ -77,7 +86,7 @@ def pod_manifest(number: int, pod: Pod) -> dict[str, Any]:
 
 
 def scheduler_of(policy: str, url: str) -> dict[str, Any]:
-    if policy == VRAMCAST:
+    if policy in (VRAMCAST, GPU_ONLY):
         return scheduler_config(extender(url), name=_NAME)
     resources = [{"name": "cpu", "weight": 1}, {"name": "memory", "weight": 1}]
     profile = {
@@ -93,17 +102,15 @@ def scheduler_of(policy: str, url: str) -> dict[str, Any]:
 
 def replay(policy: str, nodes: Sequence[Node], pods: Sequence[Pod]) -> tuple[bytes, float]:
     """The scheduler's log, and the seconds that it took."""
-    # Where the scheduler alone ranks, it must see all nodes.
-    offered = "" if policy == VRAMCAST else "env VRAMCAST_MOST_NODES_OFFERED=0 "
     with ControlPlane() as plane:
         prepare(plane, (node_manifest(node) for node in nodes))
-        process = start_extender(plane, "vramcast", offered + VRAMCAST_COMMAND)
+        process = start_extender(plane, "vramcast", f"env {_SETTINGS[policy]} {VRAMCAST_COMMAND}")
         try:
             plane.api.create_pods(pod_manifest(number, pod) for number, pod in enumerate(pods))
             begin = time.monotonic()
             log = plane.scheduler(scheduler_of(policy, process.url)).log
             progress = _Progress(policy, log, len(pods))
-            eventually(progress.over, 3600, "every pod is bound or has failed", interval_seconds=1.0)
+            eventually(progress.over, 3600, "a pod fails, or all are bound", interval_seconds=1.0)
             return log.read_bytes(), time.monotonic() - begin
         finally:
             process.terminate()
@@ -122,26 +129,29 @@ class _Progress:
         if len(bound) >= self.shown + 500:
             self.shown = len(bound)
             print(f"{self.policy}: {len(bound)} of {self.pods} pods bound, {len(failed - bound)} failed", flush=True)
-        return len(bound | failed) >= self.pods
+        failure = first_failure(text)
+        settled = failure < len(text) and len(set(_BOUND.findall(text, failure))) >= _SETTLED
+        return settled or len(bound | failed) >= self.pods
 
 
-def taken(log: bytes, nodes: Sequence[Node], pods: Sequence[Pod]) -> tuple[float, float]:
-    """Shares of the GPUs: at the first failure in the scheduler's log, and at its end.
-
-    A pod that found only held room, and was bound later, has not failed.
-    """
-    total = GPU * sum(node.gpus for node in nodes)
+def first_failure(log: bytes) -> int:
+    """Where the scheduler's log has it; its end if there is none. A pod that was bound later has not failed."""
     bound = set(_BOUND.findall(log))
-    failures = [match.start() for match in _FAILED.finditer(log) if match[1] not in bound]
-    earlier = set(_BOUND.findall(log, 0, failures[0])) if failures else bound
-    first, end = (sum(pods[int(name.rpartition(b"-")[2])].wanted for name in names) for names in (earlier, bound))
-    return first / total, end / total
+    return next((match.start() for match in _FAILED.finditer(log) if match[1] not in bound), len(log))
+
+
+def taken(log: bytes, nodes: Sequence[Node], pods: Sequence[Pod]) -> tuple[float, int]:
+    """The share of the GPUs, and how many pods were bound, at the first failure."""
+    bound = set(_BOUND.findall(log, 0, first_failure(log)))
+    wanted = sum(pods[int(name.rpartition(b"-")[2])].wanted for name in bound)
+    return wanted / (GPU * sum(node.gpus for node in nodes)), len(bound)
 
 
 def simulated(policy: str, nodes: list[Node], pods: list[Pod], seed: int) -> Result:
     whole = Cluster.of(nodes)
-    if policy == VRAMCAST:
-        choose = Vramcast(nodes, Random(seed), Ledger()).choose
+    if policy in (VRAMCAST, GPU_ONLY):
+        ranking = DEFAULT_RANKING if policy == VRAMCAST else replace(DEFAULT_RANKING, node_weight=0.0)
+        choose = Vramcast(nodes, Random(seed), Ledger(ranking=ranking)).choose
     else:
         choose = allocated(whole, Random(seed), most=policy == MOST)
     return pack(nodes, pods, choose, Fragmentation(pods))
@@ -149,24 +159,24 @@ def simulated(policy: str, nodes: list[Node], pods: list[Pod], seed: int) -> Res
 
 def page(results: Sequence[Replayed], nodes: int, gpus: int, pods: int) -> str:
     lines = [
-        f"| {one.policy} | {one.first_failure:.1%} | {one.simulated_first:.1%} | {one.at_end:.1%} "
-        f"| {one.simulated_end:.1%} | {one.pods_per_second:.0f} |"
+        f"| {one.policy} | {one.first_failure:.1%} | {one.simulated:.1%} | {one.bound:,} | {one.pods_per_second:.0f} |"
         for one in results
     ]
     real, expected = (
         ", ".join(one.policy for one in sorted(results, key=key, reverse=True))
-        for key in (lambda one: one.first_failure, lambda one: one.simulated_first)
+        for key in (lambda one: one.first_failure, lambda one: one.simulated)
     )
     return f"""# Packing on the real kube-scheduler
 
 `python -m bench.cluster.replay --data DIR --out docs/benchmarks/packing-replay.md`: {nodes:,} of the nodes of Alibaba's
 openb trace ({gpus:,} GPUs), played by KWOK, and pods drawn from it until they ask for all GPUs ({pods:,} pods, one
 draw). A real kube-scheduler places them one by one. Under every policy vramcast's filter and bind keep the memory of
-each GPU; what differs is the ranking. *vramcast*: as installed. *MostAllocated*, *LeastAllocated*: NodeResourcesFit
-alone ranks, by CPU and memory. Beside it, what the [simulator](packing.md) says of the same nodes and pods.
+each GPU; what differs is the ranking. *vramcast*: as installed, and with `node_weight` 0. *MostAllocated* and
+*LeastAllocated*: the scheduler's NodeResourcesFit alone ranks all nodes, by CPU and memory. Beside
+it, what the [simulator](packing.md) says of the same nodes and pods.
 
-| policy | GPUs taken at the first failure | simulated | at the end | simulated | pods a second |
-|---|---|---|---|---|---|
+| policy | GPUs taken at the first failure | simulated | pods bound by then | pods a second |
+|---|---|---|---|---|
 {chr(10).join(lines)}
 
 Best first, really: {real}. Simulated: {expected}.
@@ -178,7 +188,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True, help="has clusters/openb_*.csv")
     parser.add_argument("--nodes", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--policies", default=",".join(POLICIES), help="comma-separated")
+    parser.add_argument("--policies", default="+".join(POLICIES), help="joined by +")
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
     random = Random(arguments.seed)
@@ -187,11 +197,12 @@ def main() -> None:
     gpus = sum(node.gpus for node in nodes)
     pods = draw_pods(trace, GPU * gpus, random)
     results = []
-    for policy in arguments.policies.split(","):
+    for policy in arguments.policies.split("+"):
         expected = simulated(policy, nodes, pods, arguments.seed)
         log, seconds = replay(policy, nodes, pods)
-        first, end = taken(log, nodes, pods)
-        results.append(Replayed(policy, first, expected.first_failure, end, expected.at_end, len(pods) / seconds))
+        share, bound = taken(log, nodes, pods)
+        rate = len(set(_BOUND.findall(log))) / seconds
+        results.append(Replayed(policy, share, expected.first_failure, bound, rate))
         print(results[-1], flush=True)
         # Written after every policy, so an interrupted run still has a result.
         if arguments.out:

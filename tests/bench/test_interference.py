@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-from bench.interference import check, fit, gavel_pairs, lucid_pairs, recall, work_shares
+from bench.interference import blind_errors, check, fit, gavel_pairs, lucid_pairs, recall, work_shares
 
 
 def test_a_job_whose_step_grows_with_the_batch_works_for_that_share() -> None:
@@ -58,3 +59,12 @@ def test_a_threshold_cannot_divide_equal_forecasts() -> None:
     forecast, measured = np.array([2.0, 1.5, 1.5, 1.0]), np.array([2.0, 1.4, 1.0, 1.0])
     assert recall(forecast, measured, 1.3, 0.8) == 0.5
     assert recall(forecast, measured, 1.3, 0.6) == 1.0
+
+
+def test_the_form_that_the_pairs_follow_has_the_smallest_blind_error(tmp_path: Path) -> None:
+    pairs = gavel_pairs(_gavel(tmp_path / "gavel.csv", 0.7))
+    # Two models, so that each is forecast by a constant of the other.
+    halves = np.array([["one", "one"]] * 8 + [["two", "two"]] * 8)
+    errors = blind_errors(replace(pairs, models=halves))
+    assert errors["√(own x other), as shipped"] == pytest.approx(0.0, abs=0.01)
+    assert min(errors, key=lambda name: errors[name]) == "√(own x other), as shipped"
