@@ -81,6 +81,7 @@ CONTRACT = {
     ("vramcast_forecast_error_ratio", "histogram", ("family", "level", "product", "truth")),
     ("vramcast_over_reservation_ratio", "histogram", ("family", "level", "product", "truth")),
     ("vramcast_utilization_error_ratio", "histogram", ("family", "level", "product", "truth")),
+    ("vramcast_step_time_error_ratio", "histogram", ("family", "level", "product", "truth")),
     ("vramcast_forecast_bias_ratio", "gauge", ("family", "level", "product", "truth")),
     ("vramcast_coverage_ratio", "gauge", ("family", "level", "product", "truth")),
     ("vramcast_coverage_promised_ratio", "gauge", ("family", "level", "product", "truth")),

@@ -14,6 +14,7 @@ from tests.chart.settings_schema import SCHEMA, values_schema
 from tests.docs.accuracy import accuracy_table, summary_table
 from tests.docs.pages import REPOSITORY
 from tests.docs.remedies import reasons_table
+from tests.docs.step_time import coverage_table, gpus_table, networks_table
 from tests.fakes import new_fake_service
 from tests.test_metrics_contract import CLOSED, CONTRACT, DETAIL
 from vramcast.cli.annotations import markdown_rules, markdown_table, schema_text
@@ -161,8 +162,13 @@ _TABLES = {
     "accuracy": accuracy_table,
     "summary-accuracy": summary_table,
     "reasons": reasons_table,
+    "step-networks": networks_table,
+    "step-gpus": gpus_table,
+    "step-coverage": coverage_table,
 }
-_FILLED = [REPOSITORY / "docs" / name for name in ("annotations.md", "forecast.md", "troubleshooting.md")]
+_FILLED = [
+    REPOSITORY / "docs" / name for name in ("annotations.md", "forecast.md", "step-time.md", "troubleshooting.md")
+]
 PAGES: dict[Path, Callable[[], str]] = {
     REPOSITORY / "docs/settings.md": settings_page,
     REPOSITORY / "docs/metrics.md": metrics_page,

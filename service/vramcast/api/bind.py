@@ -11,6 +11,7 @@ from vramcast.cluster.seam import BindingWrite, BindResult, Fate
 from vramcast.errors import InvalidTask, NotSynced, WorldUnavailable
 from vramcast.forecast.forecast import UNADJUSTED, Adjustment, Forecast
 from vramcast.forecast.physics import context_part, least_context_mib
+from vramcast.forecast.step_time import UNTIMED, StepTime, builtin_step_timer
 from vramcast.names import NodeName, PodUid
 from vramcast.placement.changes import PodSeen
 from vramcast.placement.promises import Demand, Promise
@@ -19,7 +20,7 @@ from vramcast.placement.state import may_renew
 from vramcast.service import Service
 from vramcast.task.pod import PodRecord
 from vramcast.task.quantity import MIB, ceil_mib, format_mib, human_mib
-from vramcast.task.vocabulary import Written
+from vramcast.task.vocabulary import Level, Written
 
 
 async def bind_pod(service: Service, body: bytes) -> Reply:
@@ -102,7 +103,8 @@ async def _write(service: Service, pod: PodRecord, promise: Promise, write: Bind
     """One Binding, and what its answer means for the promise."""
     ledger, started, sent = service.state.ledger, service.clock(), False
     try:
-        full = replace(write, annotations=assignment_annotations(service, pod, promise))
+        step = await _step_time(service, pod, promise)
+        full = replace(write, annotations=assignment_annotations(service, pod, promise, step))
         sent = True
         result = await _send(service, pod, full)
     except BaseException:
@@ -145,7 +147,18 @@ def _answer(result: BindResult, pod: PodRecord, node: NodeName, decision: str) -
     return Reply(wire.binding_result(message), pod.key, node, message, cause=result.fate)
 
 
-def assignment_annotations(service: Service, pod: PodRecord, promise: Promise) -> dict[str, str]:
+async def _step_time(service: Service, pod: PodRecord, promise: Promise) -> StepTime:
+    """On a worker the first time, from the cache afterwards."""
+    if pod.task is None or pod.task.level is Level.GIVEN:
+        return UNTIMED
+    timer, product = builtin_step_timer(), service.state.product_on(promise.node, promise.resource)
+    known = timer.cached(pod.task, product)
+    return known if known is not None else await service.workers.forecasts(timer.forecast, pod.task, product)
+
+
+def assignment_annotations(
+    service: Service, pod: PodRecord, promise: Promise, step: StepTime = UNTIMED
+) -> dict[str, str]:
     """The annotations that the Binding adds to the pod: enough to rebuild the promise after a restart."""
     written: dict[str, str] = {}
     if promise.need_mib is not None:
@@ -162,6 +175,8 @@ def assignment_annotations(service: Service, pod: PodRecord, promise: Promise) -
             written[Written.CALIBRATION] = str(adjustment)
         if forecast.utilization.sm_active is not None:
             written[Written.FORECAST_UTILIZATION] = f"{forecast.utilization.sm_active:.2f}"
+    if step.seconds is not None:
+        written[Written.FORECAST_STEP_SECONDS] = f"{step.seconds:.4g}"
     return written | _limits(service, pod, promise)
 
 

@@ -178,6 +178,18 @@ class UtilizationForecast(Answer):
     dram_active: Share
 
 
+class StepForecast(Answer):
+    """One update on one GPU. Nine of ten runs are meant to be between `low_seconds` and `high_seconds`."""
+
+    flops: float | None = Field(description="of the update; null if the layers are unknown", examples=[1.3e13])
+    seconds: float | None = Field(description="median; null if it is unknown", examples=[0.21])
+    low_seconds: float | None
+    high_seconds: float | None
+    samples_per_second: float | None
+    notes: list[str] = Field(description="why the range is wider")
+    missing: str = Field(description="why no time is told; empty if it is")
+
+
 class ProductForecast(Answer):
     """What the task needs on one GPU of one product."""
 
@@ -194,6 +206,7 @@ class ProductForecast(Answer):
     parts: list[ForecastPart]
     assumptions: list[str]
     utilization: UtilizationForecast
+    step: StepForecast
 
 
 class ForecastAnswer(Answer):

@@ -18,7 +18,7 @@ from vramcast.cli.sweep import draw_sweeps, print_sweep
 from vramcast.errors import InvalidInput, InvalidTask
 from vramcast.forecast.forecast import Forecaster
 from vramcast.forecast.report import COMMON_PRODUCTS, ProductReport, report, report_json
-from vramcast.forecast.report_tables import new_console, parts_table, products_table
+from vramcast.forecast.report_tables import new_console, parts_table, products_table, step_text
 from vramcast.forecast.sweep import SweepRange
 from vramcast.forecast.sweep_report import sweep_json, sweep_task
 from vramcast.hardware.products import base_product
@@ -127,6 +127,8 @@ def _print(console: Console, found: FoundTemplate, task: Task, reports: list[Pro
     console.print(f"{_heading(found, task)}  [dim]({first.source}, {first.model_version})[/dim]", soft_wrap=True)
     console.print(products_table(reports))
     console.print(parts_table(reports))
+    if text := step_text(reports):
+        console.print(f"  {text}", soft_wrap=True, highlight=False)
     for assumption in first.assumptions:
         console.print(f"  [dim]assumed:[/dim] {assumption}")
     console.print()

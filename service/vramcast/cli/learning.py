@@ -37,6 +37,22 @@ def train(
         run_train(data, out, seeds, quiet=quiet)
 
 
+def train_speed(
+    data: Data,
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Write speed.onnx and speed.json here.")],
+    quiet: Annotated[bool, typer.Option(help="No progress bars.")] = False,
+) -> None:
+    """Train the model of step times on published benchmarks. Needs the extras vramcast\\[train,catalog].
+
+    DIR has timm's benchmark files in speed/ and may have Gavel's throughputs in extra/.
+
+    [dim]vramcast train-speed --data benchmarks/ --out model_artifacts/[/dim]
+    """
+    from vramcast.train.commands import run_train_speed  # torch is an extra
+
+    run_train_speed(data, out, quiet=quiet)
+
+
 def evaluate(
     data: Data,
     artifact: Annotated[Path, typer.Option(metavar="DIR", help="The artifact.")] = Path("model_artifacts"),

@@ -11,7 +11,7 @@ from rich.markup import escape
 
 from vramcast.cli.agent import agent
 from vramcast.cli.describing import annotate, catalog, forecast, list_annotations, profile
-from vramcast.cli.learning import evaluate, export_records, train
+from vramcast.cli.learning import evaluate, export_records, train, train_speed
 from vramcast.cli.running import demo, serve, version
 from vramcast.errors import VramcastError
 
@@ -42,7 +42,9 @@ _COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
         "forecast": forecast,
     },
     "Run": {"demo": demo, "serve": serve, "agent": agent, "version": version},
-    "Learn from measured runs": {"train": train, "evaluate": evaluate, "export-records": export_records},
+    "Learn from measured runs": {
+        "train": train, "train-speed": train_speed, "evaluate": evaluate, "export-records": export_records,
+    },
 }  # fmt: skip
 for panel, commands in _COMMANDS.items():
     for name, command in commands.items():

@@ -211,7 +211,15 @@ async def _outcome(service: Service, ended: EndedRun) -> Outcome | None:
         adjustment=run.adjustment,
         truth=truth,
         regime=regime(task),
+        step_seconds_forecast=facts.step_seconds,
+        step_seconds_observed=_step_seconds(facts),
     )
+
+
+def _step_seconds(facts: RunFacts) -> float | None:
+    """Of the slowest process, by its exit report."""
+    rate = facts.report.steps_per_second if facts.report is not None else None
+    return 1.0 / rate if rate is not None else None
 
 
 def _peak_bytes(service: Service, run: Run, facts: RunFacts, forecast: Forecast) -> tuple[Truth, int]:

@@ -254,7 +254,17 @@ def _scaled(entry: Mapping[str, Any], ratio: float) -> dict[str, Any]:
         "largest_saved_bytes_per_sample": totals["largest"],
         "layers": [layer[:_GROWTH] for layer in layers],
     }
-    return profile | ({"fused_attention_bytes_per_sample": totals["fused"]} if totals["fused"] else {})
+    fused = {"fused_attention_bytes_per_sample": totals["fused"]} if totals["fused"] else {}
+    return profile | fused | ({"work": _work(entry["work"], ratio)} if "work" in entry else {})
+
+
+def _work(base: Sequence[float], ratio: float) -> list[int]:
+    """The figures of `CountedWork`. Attention grows with the square of the tokens, the number of kernels not at all."""
+    macs, elements, kernels, attention_macs, attention_elements, attention_kernels = base
+    attending = attention_macs * ratio**2
+    rest = (macs - attention_macs) * ratio
+    figures = (rest + attending, elements * ratio, kernels, attending, attention_elements * ratio**2, attention_kernels)
+    return [round(figure) for figure in figures]
 
 
 def _total(points: Sequence[Sequence[float]], at: int, ratio: float) -> int:

@@ -90,6 +90,7 @@ class Op:
     out_elements: int
     parameters: int = 0
     kernel: int = 0
+    area: int = 0  # weights of the kernel for one channel
     groups: int = 1
     stride: int = 1
     in_place: bool = False
@@ -98,6 +99,18 @@ class Op:
     positions: int = 0  # output pixels or tokens
     shape: tuple[int, ...] = ()
     inputs: tuple[int, ...] = ()  # indices of the operations it reads; -1 is the network's input
+
+
+@dataclass(frozen=True, slots=True)
+class CountedWork:
+    """Of one sample's forward pass, functional operations included. Attention is apart: kernels may fuse it."""
+
+    macs: float  # multiply-accumulates, those of attention included
+    elements: float  # read and written
+    kernels: float
+    attention_macs: float
+    attention_elements: float  # moved where no kernel fuses it
+    attention_kernels: float
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -116,6 +129,7 @@ class Description:
     largest_saved_bytes_per_sample: int | None = None
     fused_attention_bytes_per_sample: int | None = None  # part of the saved bytes, if the trace separated them
     sequence_length: int | None = None
+    work: CountedWork | None = None  # None: it was not counted
     replayable: bool = False
 
 
@@ -174,6 +188,7 @@ def parse_profile(profile: Mapping[str, Any]) -> Description:
             largest_saved_bytes_per_sample=profile.get("largest_saved_bytes_per_sample"),
             fused_attention_bytes_per_sample=profile.get("fused_attention_bytes_per_sample"),
             sequence_length=profile.get("sequence_length"),
+            work=CountedWork(*map(float, profile["work"])) if profile.get("work") else None,
             replayable=not traced,
         )
     except (KeyError, TypeError, ValueError, IndexError) as error:
@@ -277,6 +292,7 @@ def _traced_op(layer: Sequence[Any]) -> Op:
         out_elements=out,
         parameters=parameters,
         kernel=size,
+        area=_area(kernel, len(shape) - 1),
         groups=groups,
         stride=(stride[0] if stride else 1) or 1,
         in_place=bool(in_place),
@@ -285,6 +301,12 @@ def _traced_op(layer: Sequence[Any]) -> Op:
         positions=positions,
         shape=tuple(shape),
     )
+
+
+def _area(kernel: Sequence[int] | None, dimensions: int) -> int:
+    if not kernel:
+        return 0
+    return math.prod(kernel) if len(kernel) > 1 else int(kernel[0] ** max(1, dimensions))
 
 
 def _conv_inputs(parameters: int, channels_out: int, area: int) -> int:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from vramcast.forecast.forecast import Forecast, Forecaster
+from vramcast.forecast.step_time import UNTIMED, StepTime, builtin_step_timer
 from vramcast.hardware.products import memory_mib, reserve_mib
 from vramcast.names import Product
 from vramcast.task.quantity import ceil_mib
@@ -31,6 +32,7 @@ class ProductReport:
     bounds_bytes: dict[float, int]
     usable_mib: int | None
     holds_it: bool | None
+    step: StepTime = UNTIMED
 
 
 def report(forecaster: Forecaster, task: Task, products: Iterable[Product]) -> list[ProductReport]:
@@ -46,7 +48,7 @@ def _report_one(forecaster: Forecaster, task: Task, product: Product) -> Product
     }
     usable = usable_mib(product)
     holds_it = None if usable is None else ceil_mib(forecast.bound_bytes) <= usable
-    return ProductReport(forecast, bounds, usable, holds_it)
+    return ProductReport(forecast, bounds, usable, holds_it, builtin_step_timer().forecast(task, product))
 
 
 def usable_mib(product: Product) -> int | None:
@@ -72,4 +74,5 @@ def report_json(given: ProductReport) -> dict[str, Any]:
         "parts": forecast.parts,
         "assumptions": forecast.assumptions,
         "utilization": forecast.utilization,
+        "step": given.step,
     }

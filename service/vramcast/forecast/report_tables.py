@@ -28,12 +28,34 @@ def products_table(given: Sequence[ProductReport]) -> Table:
     for risk in given[0].bounds_bytes:
         table.add_column(f"risk {risk:g}", justify="right")
     table.add_column(f"holds it at {given[0].forecast.risk:g}")
+    timed = any(line.step.seconds is not None for line in given)
+    if timed:
+        table.add_column("step", justify="right")
     for line in given:
         holds = {True: "[green]yes[/green]", False: "[red]no[/red]", None: "?"}[line.holds_it]
         usable = "?" if line.usable_mib is None else f"{line.usable_mib / 1024:.1f}"
         bounds = (_gib(size) for size in line.bounds_bytes.values())
-        table.add_row(line.forecast.product, usable, _gib(line.forecast.median_bytes), *bounds, holds)
+        step = [_seconds(line.step.seconds)] if timed else []
+        table.add_row(line.forecast.product, usable, _gib(line.forecast.median_bytes), *bounds, holds, *step)
     return table
+
+
+def step_text(given: Sequence[ProductReport]) -> str:
+    """One line about the first product's step: its arithmetic, its time, and what makes that doubtful or is missing."""
+    step = given[0].step
+    flops = f"{step.flops / 1e12:.3g} TFLOP" if step.flops is not None else ""
+    if step.seconds is None or step.low_seconds is None or step.high_seconds is None:
+        return f"a step: {flops}, time unknown: {step.missing}" if flops else ""
+    span = f"{_seconds(step.low_seconds)} to {_seconds(step.high_seconds)}"
+    rate = f"{step.samples_per_second:.3g} samples/s"
+    doubts = f"; {'; '.join(step.notes)}" if step.notes else ""
+    return f"a step on {given[0].forecast.product}: {flops}, {_seconds(step.seconds)} ({span}), {rate}{doubts}"
+
+
+def _seconds(seconds: float | None) -> str:
+    if seconds is None:
+        return "?"
+    return f"{1e3 * seconds:.3g} ms" if seconds < 0.9995 else f"{seconds:.3g} s"
 
 
 def parts_table(given: Sequence[ProductReport]) -> Table:

@@ -91,12 +91,18 @@ def _histograms(groups: Iterable[tuple[Group, GroupAccuracy]]) -> Iterator[Metri
     utilization = HistogramMetricFamily(
         "vramcast_utilization_error_ratio", "GPU utilization: forecast minus observed mean", labels=_GROUP
     )
+    steps = HistogramMetricFamily(
+        "vramcast_step_time_error_ratio",
+        "Time per step by exit report over its forecast, where both are known",
+        labels=_GROUP,
+    )
     for group, accuracy in groups:
         labels = [group.family, group.level, group.product, group.truth]
         _add(error, labels, accuracy.error)
         _add(reserved, labels, accuracy.reservation)
         _add(utilization, labels, accuracy.utilization)
-    yield from (error, reserved, utilization)
+        _add(steps, labels, accuracy.step)
+    yield from (error, reserved, utilization, steps)
 
 
 def _agreement(tally: Tally) -> Metric:

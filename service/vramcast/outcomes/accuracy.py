@@ -26,6 +26,8 @@ RESERVATION_BUCKETS = (0.5, 0.8, 0.9, 0.95, 1.0, 1.02, 1.05, 1.1, 1.15, 1.2, 1.3
 AGREEMENT_BUCKETS = (0.5, 0.8, 0.9, 0.95, 1.0, 1.05, 1.1, 1.25, 2.0)
 # Forecast minus observed.
 UTILIZATION_BUCKETS = (-0.5, -0.3, -0.2, -0.1, -0.05, 0.0, 0.05, 0.1, 0.2, 0.3, 0.5)
+# Measured time per step over the forecast.
+STEP_BUCKETS = (0.25, 0.5, 0.7, 0.8, 0.9, 1.0, 1.1, 1.2, 1.3, 1.5, 2.0, 4.0, 10.0)
 # About as many outcomes as it takes to tell a coverage of 95 % from 90 %.
 WINDOW = 200
 MOST_GROUPS = 80
@@ -35,6 +37,7 @@ UNKNOWN = "unknown"
 OTHER = "other"
 _FAMILIES = frozenset(Architecture)
 _LOG_UNIT = 1e-5
+_TALLIES = ("error", "reservation", "utilization", "step")
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -76,6 +79,7 @@ class GroupAccuracy:
     error: Tally = field(default_factory=lambda: Tally(ERROR_BUCKETS))
     reservation: Tally = field(default_factory=lambda: Tally(RESERVATION_BUCKETS))
     utilization: Tally = field(default_factory=lambda: Tally(UTILIZATION_BUCKETS))
+    step: Tally = field(default_factory=lambda: Tally(STEP_BUCKETS))
     lately: deque[tuple[float, bool, float]] = field(default_factory=lambda: deque(maxlen=WINDOW))
 
     def add(self, outcome: Outcome) -> None:
@@ -93,6 +97,8 @@ class GroupAccuracy:
         forecast, observed = outcome.gpu_utilization_forecast, outcome.gpu_utilization_observed
         if forecast is not None and observed is not None:
             self.utilization.add(forecast - observed)
+        if outcome.step_seconds_forecast and outcome.step_seconds_observed:
+            self.step.add(outcome.step_seconds_observed / outcome.step_seconds_forecast)
 
     @property
     def bias(self) -> float:
@@ -161,11 +167,7 @@ def _pack(group: Group, accuracy: GroupAccuracy) -> dict[str, Any]:
         "group": [group.family, group.level, group.product, str(group.truth)],
         "endings": {ending.value: count for ending, count in accuracy.endings.items()},
         "kept": accuracy.kept,
-        **{
-            name: [*tally.counts, tally.total]
-            for name in ("error", "reservation", "utilization")
-            for tally in [getattr(accuracy, name)]
-        },
+        **{name: [*tally.counts, tally.total] for name in _TALLIES for tally in [getattr(accuracy, name)]},
         # A flat list of numbers, because a ConfigMap holds hundreds of them.
         "lately": [
             part for log, kept, promised in accuracy.lately for part in (round(log / _LOG_UNIT) * 2 + kept, promised)
@@ -179,7 +181,10 @@ def _unpack(entry: Mapping[str, Any]) -> tuple[Group, GroupAccuracy]:
     accuracy = GroupAccuracy(
         Counter({Ending(ending): int(count) for ending, count in entry["endings"].items()}), int(entry["kept"])
     )
-    for name in ("error", "reservation", "utilization"):
+    for name in _TALLIES:
+        # Versions before step times stored none.
+        if name not in entry:
+            continue
         tally: Tally = getattr(accuracy, name)
         *counts, total = entry[name]
         if len(counts) != len(tally.counts):

@@ -43,6 +43,8 @@ class Outcome:
     adjustment: Adjustment = UNADJUSTED  # already applied to median and bound
     truth: Truth = Truth.TELEMETRY
     regime: str = ""  # of the task: one of REGIMES
+    step_seconds_forecast: float | None = None
+    step_seconds_observed: float | None = None
 
     @property
     def covered(self) -> bool:

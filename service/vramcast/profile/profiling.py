@@ -161,6 +161,8 @@ def make_profile(model: nn.Module, seen: Trace, inputs: Inputs, name: str) -> di
     }
     if seen.fused_attention_bytes:
         profile["fused_attention_bytes_per_sample"] = seen.fused_attention_bytes // seen.samples
+    if seen.work is not None:
+        profile["work"] = seen.work
     if inputs.sequence_length:
         profile["sequence_length"] = inputs.sequence_length
     if inputs.shapes:

@@ -17,6 +17,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn import functional
 
 from vramcast.errors import InvalidInput
+from vramcast.profile.counting import count_work
 
 # The largest network that was tried makes and frees tensors 14,000 times in a step.
 MOST_SAVED = 50_000
@@ -33,6 +34,7 @@ class Trace:
     saved_bytes: int  # attention matrices included
     largest_saved_bytes: int  # attention matrices not included
     fused_attention_bytes: int  # the part of the saved bytes that a fused attention kernel does not keep
+    work: list[int] | None = None  # None: not counted
 
 
 @dataclass(slots=True)
@@ -99,7 +101,13 @@ def trace(model: nn.Module, call: Callable[[nn.Module], object], samples: int) -
         saved_bytes=sum(kept.saved.values()),
         largest_saved_bytes=kept.largest(),
         fused_attention_bytes=kept.fused_attention_bytes(),
+        # Real arithmetic takes seconds, and is not done twice.
+        work=count_work(model, call, samples) if _on_meta(model) else None,
     )
+
+
+def _on_meta(model: nn.Module) -> bool:
+    return all(weight.is_meta for weight in model.parameters())
 
 
 def _unpack(packed: Any) -> Tensor:

@@ -16,6 +16,8 @@ from vramcast.task.quantity import ceil_mib, parse_quantity
 from vramcast.task.task import OBSERVED_MEMORY, OUT_OF_MEMORY
 from vramcast.task.vocabulary import Written
 
+_LONGEST_STEP_SECONDS = 1e6
+
 
 class Ending(StrEnum):
     """How a run ended; a metric label, so the set is closed."""
@@ -37,6 +39,7 @@ class RunFacts:
     median_mib: int | None = None  # forecast
     model_version: str = ""
     utilization: float | None = None  # forecast
+    step_seconds: float | None = None  # forecast
     adjustment: str = ""  # of the forecast by calibration
     observed_mib: int | None = None  # by the job's own annotation
     report: ExitReport | None = None
@@ -86,6 +89,7 @@ def read_run(status: PodStatus | None, annotations: Mapping[str, str]) -> RunFac
         median_mib=_mib(annotations.get(Written.FORECAST_MEMORY)),
         model_version=annotations.get(Written.MODEL_VERSION, ""),
         utilization=_share(annotations.get(Written.FORECAST_UTILIZATION)),
+        step_seconds=_seconds(annotations.get(Written.FORECAST_STEP_SECONDS)),
         adjustment=annotations.get(Written.CALIBRATION, ""),
         observed_mib=_mib(annotations.get(OBSERVED_MEMORY)),
         report=read_report(end.message for end in ends),
@@ -127,6 +131,14 @@ def _mib(text: str | None) -> int | None:
     except ValueError:
         return None
     return mib if mib is not None and 0 <= mib <= MAX_GPU_MEMORY_MIB else None
+
+
+def _seconds(text: str | None) -> float | None:
+    try:
+        seconds = float(text) if text else None
+    except ValueError:
+        return None
+    return seconds if seconds is not None and 0 < seconds < _LONGEST_STEP_SECONDS else None
 
 
 def _share(text: str | None) -> float | None:

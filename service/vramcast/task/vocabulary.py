@@ -316,6 +316,7 @@ class Written(StrEnum):
     FORECAST_MEMORY = PREFIX + "forecast-memory"
     RESERVED_MEMORY = PREFIX + "reserved-memory"
     FORECAST_UTILIZATION = PREFIX + "forecast-utilization"
+    FORECAST_STEP_SECONDS = PREFIX + "forecast-step-seconds"
     GPU_INDICES = PREFIX + "gpu-indices"
     MODEL_VERSION = PREFIX + "model-version"
     CALIBRATION = PREFIX + "calibration"

@@ -27,6 +27,17 @@ def run_train(data: Path, out: Path, seeds: int, *, quiet: bool) -> None:
     Console().print(table(manifest["accuracy"]))
 
 
+def run_train_speed(data: Path, out: Path, *, quiet: bool) -> None:
+    from vramcast.train.speed import train_speed  # noqa: PLC0415  # needs torch
+
+    manifest = train_speed(data, out, Progress(quiet=quiet))
+    shown = Table("unseen networks", "predictor", "rows", "MAPE", "R²")
+    for name, predictors in manifest["unseen_networks"].items():
+        for predictor, figures in predictors.items():
+            shown.add_row(name, predictor, str(figures["rows"]), f"{figures['mape']:.1%}", f"{figures['r2']:.3f}")
+    Console().print(shown)
+
+
 def run_finetune(data: Path, base: Path, out: Path, *, quiet: bool) -> None:
     from vramcast.train.finetune import finetune  # noqa: PLC0415  # needs torch
 

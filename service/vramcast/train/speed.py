@@ -1,0 +1,350 @@
+"""Trains the model of step times and writes speed.onnx and speed.json: one command, deterministic by seed.
+
+Whole families of networks are held out, and in turn whole GPU products. The trees of other libraries get the same rows,
+facts and folds.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import lightgbm
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from vramcast.forecast import speed_features
+from vramcast.forecast.description import CONVOLUTIONS, Op, OpKind
+from vramcast.forecast.forecast import conformal_quantile
+from vramcast.forecast.speed_features import FACTS, TOKEN_WIDTH, TOKENS, describe_speed
+from vramcast.forecast.step_time import FORMAT, MANIFEST, MODEL, QUANTILES
+from vramcast.forecast.work import work_of
+from vramcast.hardware.peaks import PEAKS
+from vramcast.train.progress import Progress
+from vramcast.train.speed_export import BLEND, Fitted, check_parity, export_speed
+from vramcast.train.speed_network import (
+    SpeedArrays,
+    SpeedSchedule,
+    SpeedShape,
+    fit_network,
+)
+from vramcast.train.speed_runs import SpeedRuns, read_speed_runs
+
+Floats = NDArray[np.float64]
+FOLDS = 5
+_SEEDS = 2  # networks in what ships
+_BAGS = 2
+# There are several times as many rows of inference, and people train.
+_TRAINING_WEIGHT = 3.0
+_RISK = 1.0 - (QUANTILES[-1] - QUANTILES[0])
+_FEW_ROWS = 100
+_INFERENCE_SHARE = 0.5
+_MEDIAN = QUANTILES.index(0.5)
+
+
+@dataclass(frozen=True, slots=True)
+class SpeedData:
+    arrays: SpeedArrays
+    prior: Floats
+    seconds: Floats
+    samples: Floats  # in a step
+    source: NDArray[np.str_]
+    group: NDArray[np.str_]
+    product: NDArray[np.str_]
+
+    @property
+    def trains(self) -> NDArray[np.bool_]:
+        return np.asarray(self.source != "timm-infer")
+
+
+def train_speed(data: Path, out: Path, progress: Progress, schedule: SpeedSchedule | None = None) -> dict[str, Any]:
+    schedule = schedule or SpeedSchedule()
+    torch.set_num_threads(1)
+    runs = read_speed_runs(data)
+    thin(runs)
+    rows = make_data(runs, progress)
+    progress.say(f"{len(rows.seconds)} rows; left out: {dict(runs.left_out)}")
+    unseen = _cross_validate(rows, assign_groups(rows), schedule, progress, "unseen networks", compare=True)
+    new_gpu = _cross_validate(rows, assign_products(rows), schedule, progress, "unseen GPUs", compare=False)
+    shipped = _fit(rows.arrays, schedule, range(1, _SEEDS + 1))
+    model = export_speed(shipped)
+    worst = check_parity(model, shipped, rows.arrays)
+    manifest = _manifest(runs, rows, unseen, new_gpu, model, worst)
+    out.mkdir(parents=True, exist_ok=True)
+    (out / MODEL).write_bytes(model)
+    (out / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
+    return manifest
+
+
+def thin(runs: SpeedRuns) -> None:
+    """Every network is timed on four GPUs. Half of those rows teach as much, in half the time."""
+    drawn = np.random.default_rng(0).random(len(runs.runs)) < _INFERENCE_SHARE
+    kept = [run for run, take in zip(runs.runs, drawn, strict=True) if take or run.source != "timm-infer"]
+    runs.left_out["timm-infer: thinned"] += len(runs.runs) - len(kept)
+    runs.runs[:] = kept
+
+
+def make_data(runs: SpeedRuns, progress: Progress) -> SpeedData:
+    described = [
+        describe_speed(run.network, run.task, PEAKS[run.product], channels_last=run.channels_last)
+        for run in progress.over(runs.runs, "features")
+    ]
+    known = [(run, features) for run, features in zip(runs.runs, described, strict=True) if features is not None]
+    runs.left_out["no shapes"] += len(described) - len(known)
+    prior = np.array([features.prior_seconds for _, features in known])
+    seconds = np.array([run.seconds for run, _ in known])
+    source = np.array([run.source for run, _ in known])
+    weight = np.where(source == "timm-infer", 1.0, _TRAINING_WEIGHT).astype(np.float32)
+    arrays = SpeedArrays(
+        np.stack([features.facts for _, features in known]),
+        np.stack([features.tokens for _, features in known]),
+        np.stack([features.kinds for _, features in known]),
+        np.log(seconds / prior).astype(np.float32),
+        weight,
+    )
+    group = np.array([run.group for run, _ in known])
+    samples = np.array([float(run.task.batch_size) for run, _ in known])
+    return SpeedData(arrays, prior, seconds, samples, source, group, np.array([str(run.product) for run, _ in known]))
+
+
+def assign_groups(data: SpeedData) -> NDArray[np.int64]:
+    """Whole families to folds, the largest first."""
+    groups, counts = np.unique(data.group, return_counts=True)
+    order = np.random.default_rng(0).permutation(len(groups))
+    load, fold_of = np.zeros(FOLDS, np.int64), {}
+    for index in order[np.argsort(-counts[order], kind="stable")]:
+        fold = int(np.argmin(load))
+        fold_of[groups[index]] = fold
+        load[fold] += counts[index]
+    return np.array([fold_of[group] for group in data.group])
+
+
+def assign_products(data: SpeedData) -> NDArray[np.int64]:
+    """Each to a fold of its own; those with a few rows share one."""
+    folds = np.unique(data.product, return_inverse=True)[1].astype(np.int64)
+    counts = np.bincount(folds)
+    return np.where(counts[folds] >= _FEW_ROWS, folds, -1)
+
+
+def _fit(data: SpeedArrays, schedule: SpeedSchedule, seeds: Sequence[int]) -> Fitted:
+    networks = tuple(fit_network(data, SpeedShape(), schedule, seed) for seed in seeds)
+    trees = tuple(
+        lightgbm.LGBMRegressor(**_tree_parameters(seed)).fit(data.facts, data.target, sample_weight=data.weight)
+        for seed in range(_BAGS)
+    )
+    return Fitted(networks, trees)
+
+
+def _tree_parameters(seed: int) -> dict[str, Any]:
+    return {
+        "objective": "l1", "n_estimators": 400, "learning_rate": 0.05, "num_leaves": 20, "min_child_samples": 8,
+        "subsample": 0.8, "subsample_freq": 1, "colsample_bytree": 0.3, "reg_lambda": 1.0, "extra_trees": True,
+        "verbose": -1, "n_jobs": 1, "random_state": seed, "deterministic": True, "force_row_wise": True,
+    }  # fmt: skip
+
+
+# ---------------------------------------------------------------------- held out
+
+
+@dataclass(frozen=True, slots=True)
+class HeldOut:
+    """Predictions of rows that were held out, in logarithms over the roofline."""
+
+    quantiles: Floats  # (rows, quantiles), what ships
+    medians: dict[str, Floats]  # by predictor
+
+
+def _cross_validate(
+    data: SpeedData,
+    folds: NDArray[np.int64],
+    schedule: SpeedSchedule,
+    progress: Progress,
+    what: str,
+    *,
+    compare: bool,
+) -> HeldOut:
+    others = _others() if compare else {}
+    started = time.process_time()
+    quantiles = np.zeros((len(folds), len(QUANTILES)))
+    names = ("Transformer-BiGRU", "roofline", *others)
+    medians = {name: np.zeros(len(folds)) for name in names}
+    for fold in progress.over(sorted(set(folds.tolist())), what):
+        here = folds == fold
+        seen, held = data.arrays.where(~here), data.arrays.where(here)
+        fitted = _fit(seen, schedule, (1,))
+        quantiles[here], own = fitted.quantiles(held)
+        medians["Transformer-BiGRU"][here] = own[:, _MEDIAN]
+        medians["roofline"][here] = np.median(seen.target)
+        progress.say(f"{what}, fold {fold}: {time.process_time() - started:.0f} s")
+        for name, make in others.items():
+            medians[name][here] = make().fit(seen.facts, seen.target, sample_weight=seen.weight).predict(held.facts)
+    return HeldOut(quantiles, {"what ships": quantiles[:, _MEDIAN], **medians})
+
+
+def _others() -> dict[str, Callable[[], Any]]:
+    """The second paper's four. Two need the extra `predictors`."""
+    from sklearn.ensemble import ExtraTreesRegressor  # noqa: PLC0415
+
+    found: dict[str, Callable[[], Any]] = {
+        "LightGBM": lambda: lightgbm.LGBMRegressor(
+            n_estimators=400, learning_rate=0.05, num_leaves=31, min_child_samples=8, verbose=-1, n_jobs=1,
+            random_state=0, deterministic=True, force_row_wise=True,
+        ),
+        "ExtraTrees": lambda: ExtraTreesRegressor(100, min_samples_leaf=2, max_features=0.4, n_jobs=1, random_state=0),
+    }  # fmt: skip
+    try:
+        from catboost import CatBoostRegressor  # noqa: PLC0415
+        from xgboost import XGBRegressor  # noqa: PLC0415
+    except ImportError:
+        return found
+    return found | {
+        "CatBoost": lambda: CatBoostRegressor(
+            iterations=300, learning_rate=0.1, depth=6, loss_function="MAE", verbose=False, thread_count=1,
+            random_seed=0, allow_writing_files=False,
+        ),
+        "XGBoost": lambda: XGBRegressor(
+            n_estimators=400, learning_rate=0.05, max_depth=6, subsample=0.8, colsample_bytree=0.5, n_jobs=1,
+            random_state=0, objective="reg:absoluteerror",
+        ),
+    }  # fmt: skip
+
+
+def measures(seconds: Floats, predicted: Floats, samples: Floats) -> dict[str, float]:
+    """As the paper reports them, of seconds per step; `r2_rate` is of samples per second."""
+    miss = predicted - seconds
+    mse = float(np.mean(miss**2))
+    return {
+        "rows": len(seconds),
+        "mse": mse,
+        "rmse": mse**0.5,
+        "mae": float(np.mean(np.abs(miss))),
+        "mape": float(np.mean(np.abs(miss) / seconds)),
+        "median_error": float(np.median(np.abs(miss) / seconds)),
+        "r2": _r2(seconds, predicted),
+        "r2_log": _r2(np.log(seconds), np.log(predicted)),
+        "r2_rate": _r2(samples / seconds, samples / predicted),
+    }
+
+
+def _r2(true: Floats, predicted: Floats) -> float:
+    spread = float(np.mean((true - true.mean()) ** 2))
+    return 1.0 - float(np.mean((predicted - true) ** 2)) / spread if spread > 0 else 0.0
+
+
+# ---------------------------------------------------------------------- manifest
+
+
+def _manifest(
+    runs: SpeedRuns, data: SpeedData, unseen: HeldOut, new_gpu: HeldOut, model: bytes, worst: float
+) -> dict[str, Any]:
+    digest = hashlib.sha256(model).hexdigest()
+    factor = _range_factor(data, unseen)
+    return {
+        "format": FORMAT,
+        "version": f"speed-{digest[:8]}",
+        "sha256": digest,
+        "features": speed_features.VERSION,
+        "facts": len(FACTS),
+        "tokens": TOKENS,
+        "token_width": TOKEN_WIDTH,
+        "quantiles": list(QUANTILES),
+        "products": sorted({p for p in set(data.product.tolist()) if np.count_nonzero(data.product == p) >= _FEW_ROWS}),
+        "blend": BLEND,
+        "range_factor": factor,
+        "margin": _margin(data, new_gpu, factor),
+        "parity": worst,
+        "rows": {source: int(np.count_nonzero(data.source == source)) for source in sorted(set(data.source.tolist()))},
+        "left_out": dict(runs.left_out),
+        "flops": _flops_check(runs),
+        "unseen_networks": _accuracy(data, unseen, {s: data.source == s for s in sorted(set(data.source.tolist()))}),
+        "unseen_gpus": _accuracy(data, new_gpu, {
+            f"{product}, {source}": (data.product == product) & (data.source == source)
+            for product in sorted(set(data.product.tolist()))
+            for source in sorted(set(data.source[data.product == product].tolist()))
+        }),
+        "coverage": {
+            source: _coverage(data, unseen, factor, data.source == source)
+            for source in sorted(set(data.source.tolist()))
+        },
+    }  # fmt: skip
+
+
+def _accuracy(
+    data: SpeedData, held: HeldOut, slices: dict[str, NDArray[np.bool_]]
+) -> dict[str, dict[str, dict[str, float]]]:
+    return {
+        slice_name: {
+            name: {
+                key: round(value, 5)
+                for key, value in measures(
+                    data.seconds[rows], data.prior[rows] * np.exp(median[rows]), data.samples[rows]
+                ).items()
+            }
+            for name, median in held.medians.items()
+        }
+        for slice_name, rows in slices.items()
+    }
+
+
+def _scores(data: SpeedData, held: HeldOut, rows: NDArray[np.bool_]) -> Floats:
+    """How many times its own distance from the median a run was off."""
+    low, median, high = held.quantiles[rows].T
+    miss = data.arrays.target[rows] - median
+    return np.asarray(np.where(miss > 0, miss / (high - median), -miss / (median - low)), np.float64)
+
+
+def _range_factor(data: SpeedData, held: HeldOut) -> float:
+    """Over training runs of unseen families."""
+    return float(conformal_quantile(_scores(data, held, data.trains).tolist(), _RISK))
+
+
+def _coverage(data: SpeedData, held: HeldOut, factor: float, rows: NDArray[np.bool_]) -> float:
+    return round(float(np.mean(_scores(data, held, rows) <= factor)), 4)
+
+
+def _margin(data: SpeedData, held: HeldOut, factor: float) -> float:
+    """What an unseen GPU adds to the range, so that nine of ten of its runs are in it."""
+    low, median, high = held.quantiles.T
+    miss = data.arrays.target - median
+    beyond = np.where(miss > 0, miss - factor * (high - median), -miss - factor * (median - low))
+    by_product = [conformal_quantile(beyond[data.product == p].tolist(), _RISK) for p in sorted(set(data.product))]
+    return float(max(0.0, *by_product))
+
+
+def _flops_check(runs: SpeedRuns) -> dict[str, float]:
+    """Our multiply-accumulates beside the published ones, which include norms and are rounded to 10 million."""
+    apart, within = [], []
+    networks = {(run.model, run.task.input_size[1]): run.network for run in runs.runs if run.task.input_size}
+    for key, published in runs.published_gmacs.items():
+        work = work_of(networks[key]) if key in networks else None
+        if work is None or published <= 0:
+            continue
+        ours = (work.total_macs + _published_norms(networks[key].ops)) / 1e9
+        apart.append(abs(ours - published) / published)
+        within.append(abs(ours - published) <= max(0.01 * published, 0.005))
+    return {
+        "networks": len(apart),
+        "median_difference": float(np.median(apart)),
+        "within_1_percent": float(np.mean(within)),
+    }
+
+
+def _published_norms(ops: Sequence[Op]) -> float:
+    """What fvcore, the publisher's tool, counts for norms: two per element of a batch norm, five of another norm.
+
+    A batch norm that is fused with its activation leaves an identity after the convolution.
+    """
+    batch = sum(op.in_elements for op in ops if op.kind is OpKind.BATCH_NORM)
+    batch += sum(
+        after.in_elements
+        for op, after in pairwise(ops)
+        if op.kind in CONVOLUTIONS and after.type == "Identity" and after.out_elements == op.out_elements
+    )
+    return 2.0 * batch + 5.0 * sum(op.in_elements for op in ops if op.kind is OpKind.LAYER_NORM)
