@@ -12,6 +12,7 @@ from rich.markup import escape
 from vramcast.cli.agent import agent
 from vramcast.cli.describing import annotate, catalog, forecast, list_annotations, profile
 from vramcast.cli.learning import evaluate, export_records, train, train_speed
+from vramcast.cli.recommending import recommend
 from vramcast.cli.running import demo, serve, version
 from vramcast.errors import VramcastError
 
@@ -41,6 +42,7 @@ _COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
         "annotations": list_annotations, "profile": profile, "catalog": catalog, "annotate": annotate,
         "forecast": forecast,
     },
+    "See what GPUs are wasted on": {"recommend": recommend},
     "Run": {"demo": demo, "serve": serve, "agent": agent, "version": version},
     "Learn from measured runs": {
         "train": train, "train-speed": train_speed, "evaluate": evaluate, "export-records": export_records,

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 import urllib3
-from urllib3.exceptions import HTTPError
+from urllib3.exceptions import HTTPError, ReadTimeoutError
 
 from vramcast.errors import WorldUnavailable
 from vramcast.outcomes.readings import Frame
@@ -18,7 +18,12 @@ MAX_BODY_BYTES: Final = 256 << 20
 
 
 class TelemetryUnavailable(WorldUnavailable):
-    """No telemetry: unreachable, refused, or malformed."""
+    """No telemetry: unreachable, refused, or malformed. `status`: of the response, if there was one."""
+
+    def __init__(self, message: str, status: int | None = None, *, timed_out: bool = False) -> None:
+        super().__init__(message)
+        self.status = status
+        self.timed_out = timed_out
 
 
 class Telemetry(Protocol):
@@ -34,12 +39,21 @@ class Telemetry(Protocol):
 
 
 class HttpReader:
-    """GET with a timeout, a CA and a token, for servers other than the API server. Reads `token_file` for every
-    request, because tokens rotate."""
+    """GET with a timeout, a CA, a token and headers, for servers other than the API server. Reads `token_file` for
+    every request, because tokens rotate. `unauthorized_hint`: what a user can do."""
 
-    def __init__(self, timeout_seconds: float, ca_file: Path | None = None, token_file: Path | None = None) -> None:
+    def __init__(
+        self,
+        timeout_seconds: float,
+        ca_file: Path | None = None,
+        token_file: Path | None = None,
+        headers: Mapping[str, str] | None = None,
+        unauthorized_hint: str = "see setting prometheus_token_file",
+    ) -> None:
         self._timeout = urllib3.Timeout(connect=min(CONNECT_SECONDS, timeout_seconds), total=timeout_seconds)
         self._token_file = token_file
+        self._more_headers = dict(headers or {})
+        self._unauthorized_hint = unauthorized_hint
         trust = str(ca_file) if ca_file else None
         self._pool = urllib3.PoolManager(maxsize=16, retries=False, timeout=self._timeout, ca_certs=trust)
 
@@ -57,17 +71,18 @@ class HttpReader:
             finally:
                 response.release_conn()
         except (HTTPError, OSError, ValueError) as error:
-            raise TelemetryUnavailable(f"{shown}: no answer: {error}") from None
+            timed_out = isinstance(error, ReadTimeoutError)
+            raise TelemetryUnavailable(f"{shown}: no answer: {error}", timed_out=timed_out) from None
         if len(body) > MAX_BODY_BYTES:
-            raise TelemetryUnavailable(f"{shown}: the answer is larger than {MAX_BODY_BYTES >> 20} MiB")
+            raise TelemetryUnavailable(f"{shown}: the answer is larger than {MAX_BODY_BYTES >> 20} MiB", 413)
         if response.status != 200:
             said = body[:200].decode(errors="replace").strip()
-            hint = "; see setting prometheus_token_file" if response.status in (401, 403) else ""
-            raise TelemetryUnavailable(f"{shown}: answered {response.status}: {said}{hint}")
+            hint = f"; {self._unauthorized_hint}" if response.status in (401, 403) else ""
+            raise TelemetryUnavailable(f"{shown}: answered {response.status}: {said}{hint}", response.status)
         return body
 
     def _headers(self, accept: str) -> dict[str, str]:
-        headers = {"Accept": accept, "User-Agent": "vramcast", "Accept-Encoding": "gzip"}
+        headers = {"Accept": accept, "User-Agent": "vramcast", "Accept-Encoding": "gzip", **self._more_headers}
         if self._token_file is not None:
             headers["Authorization"] = f"Bearer {self._token_file.read_text().strip()}"
         return headers

@@ -167,27 +167,32 @@ class Interpreter:
         ]
 
     def _place(self, labels: Mapping[str, str]) -> tuple[NodeName, Device, str] | Fault:
-        node = _first(labels, self.names.node)
+        node = first_label(labels, self.names.node)
         if not node:
             return Fault.NO_NODE
-        index = _first(labels, self.names.gpu)
+        index = first_label(labels, self.names.gpu)
         if not (index.isascii() and index.isdecimal() and len(index) < 4):
             return Fault.NO_GPU
-        pod = _first(labels, self.names.pod)
+        pod = first_label(labels, self.names.pod)
         if pod and self.names.namespace:
-            pod = f"{_first(labels, self.names.namespace)}/{pod}"
-        return NodeName(node), Device(int(index), _first(labels, self.names.mig)), pod
+            pod = f"{first_label(labels, self.names.namespace)}/{pod}"
+        return NodeName(node), Device(int(index), first_label(labels, self.names.mig)), pod
 
 
 def _fault(at: float, value: float, most: float, now: float) -> Fault | None:
-    if not (math.isfinite(value) and math.isfinite(at)):
+    if not math.isfinite(at):
+        return Fault.NOT_A_NUMBER
+    return value_fault(value, most) or (Fault.AHEAD if at > now + _MOST_AHEAD_SECONDS else None)
+
+
+def value_fault(value: float, most: float) -> Fault | None:
+    if not math.isfinite(value):
         return Fault.NOT_A_NUMBER
     if value < 0:
         return Fault.NEGATIVE
-    if value > most:
-        return Fault.UNIT
-    return Fault.AHEAD if at > now + _MOST_AHEAD_SECONDS else None
+    return Fault.UNIT if value > most else None
 
 
-def _first(labels: Mapping[str, str], names: tuple[str, ...]) -> str:
+def first_label(labels: Mapping[str, str], names: tuple[str, ...]) -> str:
+    """The value of the first of these labels that is there and not empty."""
     return next((labels[name] for name in names if labels.get(name)), "")

@@ -197,7 +197,7 @@ class RunMemory:
         margins = self._margins
         known = margins.get((namespace, scatter, risk))
         if known is None:
-            published = float(np.interp(math.log(risk), _LOG_RISKS, scatter[::-1]))
+            published = scatter_at(scatter, risk)
             own = self._surprises.get(namespace, {}) if scatter is not SCATTER_OF_NETWORK else {}
             known = margins[namespace, scatter, risk] = _blended(published, np.array(list(own.values())), risk)
         return known
@@ -216,6 +216,11 @@ class RunMemory:
         for task in tasks[-self._most :]:
             self._put(task)
         self.revision += 1
+
+
+def scatter_at(scatter: Scatter, risk: float) -> float:
+    """Interpolated linearly in log(risk)."""
+    return float(np.interp(math.log(risk), _LOG_RISKS, scatter[::-1]))
 
 
 def _here(namespace: str, product: Product, task: Task) -> TaskHere:
