@@ -62,7 +62,9 @@ def resource_name(label: str) -> str:
     """kube-state-metrics writes nvidia.com/gpu as nvidia_com_gpu."""
     if mig := _MIG_RESOURCE.fullmatch(label):
         return f"nvidia.com/mig-{mig['compute']}.{mig['memory']}{mig['more'].replace('_', '.')}"
-    return re.sub(r"^([a-z]+)_com_", r"\1.com/", label)
+    vendor, _, device = label.partition("_com_")
+    # AMD's own names have underscores.
+    return f"{vendor}.com/{device.replace('_', '.') if vendor == 'nvidia' else device}" if device else label
 
 
 def read_chain(series: Iterable[Series]) -> dict[Key, Owner]:

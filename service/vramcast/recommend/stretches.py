@@ -12,6 +12,7 @@ Series come with one sample per step: the peak of that step. Exporters differ an
 from __future__ import annotations
 
 import math
+import re
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -31,6 +32,8 @@ KEPT: Final = (
     *NAMES.node, *NAMES.pod, *NAMES.namespace, *NAMES.gpu, *NAMES.mig, *UUID, *MODEL, *PROFILE, "job",
 )  # fmt: skip
 _MAX_MIB: Final = 1 << 20
+# Where Prometheus does not keep `up`, its name gives an exporter away.
+_EXPORTER: Final = re.compile(r"(dcgm|metrics|gpu)-exporter")
 
 PodName = tuple[str, str]  # namespace, name
 
@@ -94,9 +97,10 @@ def place_of(labels: Mapping[str, str]) -> Place | None:
 
 
 def pod_of(labels: Mapping[str, str], exporters: set[PodName]) -> PodName | None:
-    pod = (first_label(labels, NAMES.namespace), first_label(labels, NAMES.pod))
-    # With honorLabels off, an exporter's own pod is in `pod`, next to nothing in `exported_pod`.
-    return pod if pod[1] and pod not in exporters else None
+    namespace, name = first_label(labels, NAMES.namespace), first_label(labels, NAMES.pod)
+    if not name or (namespace, name) in exporters or _EXPORTER.search(name):
+        return None
+    return namespace, name
 
 
 def stretches(usage: Usage, facts: Sequence[PodFacts], step_seconds: float) -> list[Stretch]:

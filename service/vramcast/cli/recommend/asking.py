@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from vramcast.cluster.prometheus import PrometheusApi
@@ -35,14 +35,14 @@ class PatientApi:
         self._sleep = sleep
         self.most_series = 0
 
-    def query(self, expression: str, at: float | None = None) -> list[Series]:
-        return self._ask(lambda: self._api.query(expression, at))
+    def query(self, expression: str, at: float | None = None, *, waits: Sequence[float] = WAITS_SECONDS) -> list[Series]:
+        return self._ask(lambda: self._api.query(expression, at), waits)
 
     def query_range(self, expression: str, start: float, end: float, step_seconds: float) -> list[Series]:
-        return self._ask(lambda: self._api.query_range(expression, start, end, step_seconds))
+        return self._ask(lambda: self._api.query_range(expression, start, end, step_seconds), WAITS_SECONDS)
 
-    def _ask(self, question: Callable[[], list[Series]]) -> list[Series]:
-        for wait_seconds in (*WAITS_SECONDS, None):
+    def _ask(self, question: Callable[[], list[Series]], waits: Sequence[float]) -> list[Series]:
+        for wait_seconds in (*waits, None):
             try:
                 series = question()
             except TelemetryUnavailable as error:

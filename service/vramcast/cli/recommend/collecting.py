@@ -48,7 +48,7 @@ def span(now: float, since_seconds: float) -> Span:
 def server_clock(api: PatientApi, local: Callable[[], float]) -> tuple[float, list[str]]:
     """Prometheus's own time, and a note if the local clock differs."""
     try:
-        samples = [sample for series in api.query("vector(time())") for sample in series.samples]
+        samples = [sample for series in api.query("vector(time())", waits=()) for sample in series.samples]
     except (PrometheusAway, QuestionTooLarge) as error:
         raise WorldUnavailable(
             f"{error}; is --prometheus the address of a Prometheus? In a cluster, try: "
