@@ -140,7 +140,8 @@ def _placed(pods: Sequence[PlayedPod]) -> list[PlayedPod]:
             gpus[number] = pod.end
         kind = pod.workload.model.split("-")[-1].split()[-1].lower()
         places = tuple(
-            (f"{kind}-node-{number // GPUS_PER_NODE}", f"GPU-{kind}-{number}", number % GPUS_PER_NODE) for number in free
+            (f"{kind}-node-{number // GPUS_PER_NODE}", f"GPU-{kind}-{number}", number % GPUS_PER_NODE)
+            for number in free
         )
         placed.append(
             PlayedPod(pod.workload, pod.name, pod.uid, pod.batch, pod.chain, pod.start, pod.end, pod.peak_mib,
@@ -203,13 +204,13 @@ def _state_samples(pods: Sequence[PlayedPod]) -> Iterator[str]:
     for pod in pods:
         who = {"namespace": pod.workload.namespace, "pod": pod.name, "uid": pod.uid}
         kind, name = pod.chain[0] if pod.chain else ("", "")
+        asks = {**who, "container": "main", "node": "n"}
+        requests = "kube_pod_container_resource_requests"
         series = {
             f"kube_pod_created{_labels(**who)}": pod.start - 30,
             f"kube_pod_owner{_labels(**who, owner_kind=kind, owner_name=name, owner_is_controller='true')}": 1,
-            f"kube_pod_container_resource_requests"
-            f"{_labels(**who, container='main', node='n', resource='nvidia_com_gpu', unit='integer')}": pod.workload.gpus,
-            f"kube_pod_container_resource_requests"
-            f"{_labels(**who, container='main', node='n', resource='cpu', unit='core')}": 8,
+            f"{requests}{_labels(**asks, resource='nvidia_com_gpu', unit='integer')}": pod.workload.gpus,
+            f"{requests}{_labels(**asks, resource='cpu', unit='core')}": 8,
             f"kube_pod_status_phase{_labels(**who, phase='Failed')}": None,
         }
         for text, value in series.items():
@@ -219,7 +220,9 @@ def _state_samples(pods: Sequence[PlayedPod]) -> Iterator[str]:
         if len(pod.chain) > 1:
             owned[pod.workload.namespace, kind, name] = (pod.chain[1], pod.start, pod.end)
     for (namespace, kind, name), ((root_kind, root_name), start, end) in owned.items():
-        metric, label = {"ReplicaSet": ("kube_replicaset_owner", "replicaset"), "Job": ("kube_job_owner", "job_name")}[kind]
+        metric, label = {"ReplicaSet": ("kube_replicaset_owner", "replicaset"), "Job": ("kube_job_owner", "job_name")}[
+            kind
+        ]
         labels = _labels(namespace=namespace, **{label: name}, owner_kind=root_kind, owner_name=root_name)
         for at in range(start - 20, end, STATE_SECONDS):
             yield f"{metric}{labels} 1 {at}\n"

@@ -137,7 +137,12 @@ def test_without_utilization_only_memory_counts_and_the_note_says_so() -> None:
 def test_without_kube_state_metrics_names_are_guessed_and_the_note_says_so() -> None:
     found = report([stretch("server-7d4b9c6f5d-x2x9k", 8_000, uid="")], [])
     (one,) = found.recommendations
-    assert (one.workload.label, one.workload.kind, one.workload.guessed, one.asked) == ("ml/server", "Deployment", True, 1)
+    assert (one.workload.label, one.workload.kind, one.workload.guessed, one.asked) == (
+        "ml/server",
+        "Deployment",
+        True,
+        1,
+    )
     assert any("kube-state-metrics does not know all pods" in note for note in found.notes)
 
 

@@ -60,7 +60,10 @@ def test_pods_on_one_gpu_at_the_same_time_cannot_be_told_apart() -> None:
 
 
 def test_a_mig_slice_is_a_device_of_its_own() -> None:
-    slices = [series({1: 10, 2: 10, 3: 10}, pod=pod, GPU_I_ID=mig, GPU_I_PROFILE="1g.5gb") for pod, mig in (("a", "7"), ("b", "8"))]
+    slices = [
+        series({1: 10, 2: 10, 3: 10}, pod=pod, GPU_I_ID=mig, GPU_I_PROFILE="1g.5gb")
+        for pod, mig in (("a", "7"), ("b", "8"))
+    ]
     found = read(*slices)
     assert [(one.profile, list(one.peaks_mib), one.shared_steps) for one in found] == [
         ("1g.5gb", ["GPU-1/7"], 0), ("1g.5gb", ["GPU-1/8"], 0),

@@ -43,7 +43,10 @@ class FakePrometheus:
         if expression == "vector(time())":
             return _success("vector", [{"metric": {}, "value": [self.now, str(self.now)]}])
         if self._seconds(query) > self.most_seconds:
-            text = {"status": "error", "error": "query processing would load too many samples into memory in query execution"}
+            text = {
+                "status": "error",
+                "error": "query processing would load too many samples into memory in query execution",
+            }
             return 422, json.dumps(text).encode()
         if "DCGM_FI_DEV_FB_USED" in expression and path.endswith("query_range"):
             return _success("matrix", list(self._memory(query)))

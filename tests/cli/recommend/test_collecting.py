@@ -17,6 +17,7 @@ from vramcast.errors import InvalidInput, WorldUnavailable
 from vramcast.recommend.runs import History
 
 DAY = 24 * HOUR
+WHOLE = Scope()
 PODS = [
     FakePod("train-0", 5_000, NOW - 40 * HOUR, NOW - 30 * HOUR, ("StatefulSet", "train")),
     FakePod("serve-7d4b9c6f5d-x2x9k", 9_000, NOW - 20 * HOUR, NOW, ("Deployment", "serve")),
@@ -49,7 +50,11 @@ def api(url: str, clock: Clock | None = None, timeout_seconds: float = 60.0) -> 
 
 
 def history(
-    fake: FakePrometheus, cache: Path, watched: Watched | None = None, scope: Scope = Scope(), clock: Clock | None = None
+    fake: FakePrometheus,
+    cache: Path,
+    watched: Watched | None = None,
+    scope: Scope = WHOLE,
+    clock: Clock | None = None,
 ) -> History:
     with running(fake) as url:
         store = WindowStore(cache, "the same server", scope)
@@ -124,7 +129,7 @@ def test_a_server_that_refuses_everything_says_what_to_do_and_keeps_what_it_has(
     fake = FakePrometheus(PODS)
     with pytest.raises(KeyboardInterrupt):
         history(fake, tmp_path, Watched(stop_after=2))
-    with pytest.raises(WorldUnavailable, match="2 of 9 windows are kept.*--namespace.*--query.max-samples"):
+    with pytest.raises(WorldUnavailable, match=r"2 of 9 windows are kept.*--namespace.*--query.max-samples"):
         history(FakePrometheus(PODS, most_seconds=1), tmp_path)
 
 
@@ -136,7 +141,10 @@ def test_a_server_that_is_away_for_a_while_is_waited_for(tmp_path: Path, status:
         left[0] -= 1
         return (status, b"not now") if left[0] >= 0 else None
 
-    assert peaks(history(FakePrometheus(PODS, refuse=refuse), tmp_path, clock=clock)) == {"train": 5_000, "serve": 9_000}
+    assert peaks(history(FakePrometheus(PODS, refuse=refuse), tmp_path, clock=clock)) == {
+        "train": 5_000,
+        "serve": 9_000,
+    }
     assert clock.slept == list(WAITS_SECONDS[:3])
 
 
@@ -156,7 +164,7 @@ def test_a_mistake_in_a_selector_is_told_at_once(tmp_path: Path) -> None:
 
 
 def test_no_samples_and_no_pod_labels_are_told_apart(tmp_path: Path) -> None:
-    with pytest.raises(InvalidInput, match="no GPU samples: .*dcgm-exporter scraped"):
+    with pytest.raises(InvalidInput, match=r"no GPU samples: .*dcgm-exporter scraped"):
         history(FakePrometheus([]), tmp_path / "a")
     with pytest.raises(InvalidInput, match=r"no series of a GPU names a pod: set DCGM_EXPORTER_KUBERNETES=true"):
         history(FakePrometheus(PODS, pod_labels=False), tmp_path / "b")

@@ -35,7 +35,9 @@ class PatientApi:
         self._sleep = sleep
         self.most_series = 0
 
-    def query(self, expression: str, at: float | None = None, *, waits: Sequence[float] = WAITS_SECONDS) -> list[Series]:
+    def query(
+        self, expression: str, at: float | None = None, *, waits: Sequence[float] = WAITS_SECONDS
+    ) -> list[Series]:
         return self._ask(lambda: self._api.query(expression, at), waits)
 
     def query_range(self, expression: str, start: float, end: float, step_seconds: float) -> list[Series]:
