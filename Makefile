@@ -125,8 +125,9 @@ dist: .venv/dev.stamp ## build the wheels, the SBOM (CycloneDX), the chart and t
 	@$(BIN)/python -m tests.controlplane helm package helm/vramcast --destination $(DIST)
 	@$(BIN)/python service/build_plugin.py --out $(DIST) --releases $(RELEASES)
 
-screenshots: .venv/dev.stamp ## take the pictures of docs/page.md from the demo
+screenshots: .venv/dev.stamp ## take the pictures of docs/page.md and docs/recommend.md
 	@$(BIN)/python -m tests.browser.screenshots --out docs/images/page
+	@$(BIN)/python -m tests.recommend.picture --out docs/images/recommend.png
 
 bench: .venv/dev.stamp .venv/serving.stamp controlplane ## run the benchmarks and write docs/benchmarks
 	@$(BIN)/python bench/filter.py --python .venv/serving/bin/python --out docs/benchmarks/filter.md

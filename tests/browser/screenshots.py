@@ -41,11 +41,11 @@ def _shoot_all(browser: Browser, url: str, out: Path, size: str, width: int, hei
         page.goto(f"{url}/{address}")
         expect(page.locator(there).first).to_be_attached(timeout=PATIENCE_SECONDS * 1000)
         _settle(page, view, size)
-        _save(page.screenshot(), out / f"{view}-{size}-{scheme}.png")
+        save(page.screenshot(), out / f"{view}-{size}-{scheme}.png")
     context.close()
 
 
-def _save(picture: bytes, path: Path) -> None:
+def save(picture: bytes, path: Path) -> None:
     """With few colours, which makes the file a third as large."""
     few = Image.open(io.BytesIO(picture)).convert("RGB").quantize(96, dither=Image.Dither.NONE)
     few.save(path, "PNG", optimize=True)

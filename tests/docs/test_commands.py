@@ -30,8 +30,8 @@ FOLLOWED = {
 }
 PROGRAMS = ("vramcast", "make", "python", "kubectl", "helm", "curl", "docker", "export")
 TYPED = [(page, command) for page in DOCUMENTS if page not in FOLLOWED for command in commands(page)]
-# They need torch, measured runs or a running service: tests/profiling, tests/train and tests/cli run them.
-PARSED_ONLY = ("profile", "train", "evaluate", "export-records")
+# They need torch, measured runs, a running service or a Prometheus: tests/profiling, train, cli and e2e run them.
+PARSED_ONLY = ("profile", "train", "evaluate", "export-records", "recommend")
 
 
 def typed(*programs: str) -> pytest.MarkDecorator:
@@ -45,7 +45,7 @@ def names(value: object) -> str:
 
 
 def parse(command: str) -> None:
-    _, name, *arguments = shlex.split(command)
+    _, name, *arguments = shlex.split(command.partition(" > ")[0])
     group = get_command(app)
     with group.make_context("vramcast", [name, "--help"], resilient_parsing=True) as context:
         found = group.get_command(context, name)  # type: ignore[attr-defined]

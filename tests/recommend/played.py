@@ -51,6 +51,10 @@ class PlayedPod:
     def sampled_at(self) -> range:
         return range(self.start, self.end, GPU_SECONDS)
 
+    @property
+    def finishes(self) -> bool:
+        return self.workload.kind in ("Job", "CronJob", "PyTorchJob")
+
     def mib(self, at: int, number: int) -> int:
         """Below the peak except for one sample, in the middle."""
         if number >= len(self.places) - self.workload.idle_gpus:
@@ -84,9 +88,11 @@ def play(count: int, start: int, end: int, seed: int, pods_each: tuple[int, int]
     draw = random.Random(seed)
     pods: list[PlayedPod] = []
     for workload in workloads(count, seed):
-        at = start + draw.randrange(0, 6 * HOUR)
+        at = start + draw.randrange(0, (end - start) * 3 // 4)
         for number in range(draw.randint(*pods_each)):
             length = max(900, int(draw.expovariate(1.0 / (hours * HOUR))))
+            if number == 0:
+                length = min(length, end - at - 1)
             if at + length >= end:
                 break
             pods += _run(workload, number, at, at + length, draw)
@@ -153,11 +159,11 @@ def _placed(pods: Sequence[PlayedPod]) -> list[PlayedPod]:
 # ------------------------------------------------------------------ as samples
 
 
-def write_openmetrics(pods: Sequence[PlayedPod], path: Path, start: int, end: int, *, states: bool = True) -> int:
-    """Returns the number of samples. `states`: also those of kube-state-metrics."""
+def write_openmetrics(pods: Sequence[PlayedPod], path: Path, start: int, end: int, more: Sequence[str] = ()) -> int:
+    """Returns the number of samples. `more`: lines of other series."""
     count = 0
     with path.open("w") as file:
-        for lines in (_gpu_samples(pods), _exporter_samples(pods, start, end), _state_samples(pods) if states else ()):
+        for lines in (_gpu_samples(pods), _exporter_samples(pods, start, end), _state_samples(pods), more):
             for line in lines:
                 file.write(line)
                 count += 1
@@ -217,6 +223,9 @@ def _state_samples(pods: Sequence[PlayedPod]) -> Iterator[str]:
             for at in range(pod.start - 20, pod.end + 2 * STATE_SECONDS, STATE_SECONDS):
                 known = int(pod.failed and at >= pod.end) if value is None else value
                 yield f"{text} {known} {at}\n"
+        if pod.finishes:
+            for at in range(pod.end + 10, pod.end + 2 * STATE_SECONDS, STATE_SECONDS):
+                yield f"kube_pod_completion_time{_labels(**who)} {pod.end} {at}\n"
         if len(pod.chain) > 1:
             owned[pod.workload.namespace, kind, name] = (pod.chain[1], pod.start, pod.end)
     for (namespace, kind, name), ((root_kind, root_name), start, end) in owned.items():

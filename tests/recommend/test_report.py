@@ -41,7 +41,7 @@ def test_a_small_job_can_share_a_gpu_or_have_the_smallest_slice_that_holds_it() 
     found = report([stretch("a", 8_000)], [facts("a")])
     (one,) = found.recommendations
     assert (one.verdict, one.mig and one.mig.name) == (Verdict.SHARE, "1g.20gb")
-    assert one.need.mib == 10_376  # 26 % above the only run
+    assert one.need.mib == 10_376  # 30 % above the only run
     assert one.share == pytest.approx(max(one.need.mib / one.usable_mib, 0.1))
     assert one.spare_gpu_hours == pytest.approx(1.0 - one.share)
 
@@ -85,6 +85,11 @@ def test_generated_jobs_are_runs_of_one_workload() -> None:
     known = [facts(f"p{n}", Owner("Job", f"train-{suffix}")) for n, suffix in enumerate(("x2x9k", "bcdfg", "29000001"))]
     (one,) = report([stretch(f"p{n}", 1_000) for n in range(3)], known).recommendations
     assert (one.workload.kind, one.workload.name, one.runs) == ("Job", "train", 3)
+
+
+def test_a_cron_job_keeps_its_name_whatever_it_ends_with() -> None:
+    known = facts("p", Owner("Job", "sync-x2x9k-29000001"), Owner("CronJob", "sync-x2x9k"))
+    assert report([stretch("p", 1_000)], [known]).recommendations[0].workload.name == "sync-x2x9k"
 
 
 def test_a_pod_that_shares_its_gpu_is_unclear_and_not_counted() -> None:

@@ -20,8 +20,12 @@ MOST_SHARED: Final = 0.9
 _FULL: Final = 0.97
 # Frameworks that take a fixed part of the GPU at their start show that part, not their need.
 _POOLS: Final = (
-    (0.735, 0.765, "JAX takes 75 % of the GPU at its start: measure with XLA_PYTHON_CLIENT_PREALLOCATE=false"),
-    (0.88, 0.93, "vLLM takes 90 % of the GPU at its start: lower --gpu-memory-utilization to see what it needs"),
+    (
+        0.735,
+        0.765,
+        "always 75 % of its GPU, as JAX takes at its start: measure with XLA_PYTHON_CLIENT_PREALLOCATE=false",
+    ),
+    (0.88, 0.93, "always 90 % of its GPU, as vLLM takes at its start: a lower --gpu-memory-utilization shows its need"),
 )
 
 

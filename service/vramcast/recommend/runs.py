@@ -12,7 +12,9 @@ from vramcast.recommend.window import Owner, PodFacts, Stretch, Window
 # Without a UID, a pod of the same name that comes back after this long is another run. Exporters restart faster.
 _NEW_RUN_SECONDS: Final = 3600.0
 # These have one pod after the other, or many at once: every pod is a run of its own.
-_LONG_LIVED: Final = frozenset({"Deployment", "ReplicaSet", "StatefulSet", "DaemonSet", "Pod"})
+_PODS_ARE_RUNS: Final = frozenset({"Deployment", "ReplicaSet", "StatefulSet", "DaemonSet", "Pod"})
+# These keep their name from run to run.
+_NAMED_FOR_GOOD: Final = (_PODS_ARE_RUNS - {"Pod"}) | {"CronJob"}
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -121,14 +123,14 @@ def _new_run(stretch: Stretch, facts: PodFacts | None) -> PodRun:
         workload = _workload(stretch.namespace, guess_owner(stretch.pod), guessed=True)
     else:
         workload = _workload(stretch.namespace, root or Owner("Pod", stretch.pod), guessed=False)
-    lone = owner is None or workload.kind in _LONG_LIVED
+    lone = owner is None or workload.kind in _PODS_ARE_RUNS
     batch = f"{stretch.pod}/{stretch.uid}/{stretch.first_at:.0f}" if lone or owner is None else owner.name
     return PodRun(workload, batch, stretch.product, stretch.profile, stretch.first_at, stretch.last_at)
 
 
 def _workload(namespace: str, root: Owner, *, guessed: bool) -> Workload:
     """Jobs and bare pods that differ only in a generated suffix are runs of one workload."""
-    name = root.name if root.kind in _LONG_LIVED - {"Pod"} else without_run(root.name)
+    name = root.name if root.kind in _NAMED_FOR_GOOD else without_run(root.name)
     return Workload(namespace, root.kind, name, guessed)
 
 

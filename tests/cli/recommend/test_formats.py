@@ -39,7 +39,7 @@ def test_the_table_shows_every_workload_and_what_is_freed(report: Report) -> Non
     shown = text.getvalue()
     assert all(one.workload.label in shown for one in report.recommendations)
     assert all(human_mib(one.need.mib) in shown for one in report.recommendations)
-    for words in ("share a GPU, or MIG 1g.20gb", "ask for 1 of 4 GPUs", "see notes", "keep", "MIG 1g.10gb"):
+    for words in ("share, 13% of a GPU, or MIG 1g.20gb", "ask for 1 of 4 GPUs", "see notes", "keep", "MIG 1g.10gb"):
         assert words in shown
     assert "note: the local clock is 90 s ahead" in shown
     assert re.search(rf"with shares +{report.shared.most} +{report.as_it_was.most - report.shared.most} ", shown)

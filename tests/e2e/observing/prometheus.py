@@ -29,7 +29,14 @@ def job(name: str, targets: Mapping[str, str], labels: Mapping[str, str] | None 
 class Prometheus:
     """Keeps its port and its data across `stop` and `start`."""
 
-    def __init__(self, program: Path, directory: Path, jobs: Sequence[Json], rules: Json | None = None) -> None:
+    def __init__(
+        self,
+        program: Path,
+        directory: Path,
+        jobs: Sequence[Json],
+        rules: Json | None = None,
+        options: Sequence[str] = (),
+    ) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         port = free_port()
         self.url = f"http://127.0.0.1:{port}"
@@ -55,6 +62,7 @@ class Prometheus:
             f"--storage.tsdb.path={directory / 'data'}",
             f"--web.listen-address=127.0.0.1:{port}",
             "--log.level=warn",
+            *options,
         ]
         self.process = Process(f"prometheus {directory.name}", command, directory / "prometheus.log")
 

@@ -12,17 +12,16 @@ from vramcast.recommend.report import Report, is_gone
 from vramcast.task.quantity import human_mib
 
 COLUMNS: Final = (
-    "workload", "kind", "GPU", "asked", "runs", "peak", "need", "busy", "MIG", "share", "GPU-hours", "spare", "do",
+    "workload", "kind", "GPU", "asked", "runs", "peak", "need", "busy", "GPU-hours", "spare", "do",
 )  # fmt: skip
-NUMBERS: Final = frozenset({"asked", "runs", "peak", "need", "busy", "share", "GPU-hours", "spare"})
+NUMBERS: Final = frozenset({"asked", "runs", "peak", "need", "busy", "GPU-hours", "spare"})
 
 
 def row(one: Recommendation) -> tuple[str, ...]:
     return (
         one.workload.label, one.workload.kind + ("?" if one.workload.guessed else ""), gpu(one), str(one.asked),
         str(one.runs), human_mib(one.peak_mib), human_mib(one.need.mib), percent(one.busy),
-        one.mig.name if one.mig else "-", percent(one.share), f"{one.gpu_hours:,.1f}", f"{one.spare_gpu_hours:,.1f}",
-        action(one),
+        f"{one.gpu_hours:,.1f}", f"{one.spare_gpu_hours:,.1f}", action(one),
     )  # fmt: skip
 
 
@@ -40,7 +39,7 @@ def action(one: Recommendation) -> str:
         case Verdict.FEWER:
             return f"ask for {one.used} of {one.asked} GPUs"
         case Verdict.SHARE:
-            return "share a GPU" + (f", or MIG {one.mig.name}" if one.mig else "")
+            return f"share, {percent(one.share)} of a GPU" + (f", or MIG {one.mig.name}" if one.mig else "")
         case Verdict.SLICE:
             return f"MIG {one.mig.name}" if one.mig else ""
         case Verdict.KEEP:

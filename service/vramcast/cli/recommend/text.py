@@ -19,6 +19,7 @@ METHOD = (
     "The same pods, played again in the order in which they came: each on the fullest GPU of its product with room for "
     "its memory and its work, and never moved. GPUs that pods share already, and MIG slices, are left out."
 )
+MOST_ROWS = 40
 _STYLES = {Verdict.SHARE: "green", Verdict.SLICE: "green", Verdict.FEWER: "yellow", Verdict.UNCLEAR: "dim"}
 
 
@@ -29,10 +30,13 @@ def print_table(report: Report, console: Console) -> None:
         flexible = column in ("workload", "do")
         justify = "right" if column in NUMBERS else "left"
         table.add_column(column, justify=justify, no_wrap=not flexible, overflow="fold")  # type: ignore[arg-type]
-    for one in report.recommendations:
+    for one in report.recommendations[:MOST_ROWS]:
         *cells, action = row(one)
         table.add_row(*(Text(cell) for cell in cells), Text(action, style=_STYLES.get(one.verdict, "")))
     console.print(table)
+    left = len(report.recommendations) - MOST_ROWS
+    if left > 0:
+        console.print(f"and {left} workloads with less to spare; -o csv, markdown or html has all\n", highlight=False)
     plans = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for number, column in enumerate(TOTALS):
         plans.add_column(column, justify="right" if number else "left")

@@ -1,0 +1,158 @@
+"""What `vramcast recommend` costs on a large history: time, memory, and what it holds at once.
+
+    python -m bench.recommend [--workloads 1000] [--days 30] [--out docs/benchmarks/recommend.md]
+
+Plays about 5,000 pods over 30 days into a real Prometheus, with the series that dcgm-exporter and kube-state-metrics
+leave of them, and runs the program as a shell does: once with an empty cache, once more, and with a server that refuses
+large questions. Memory is the peak of the whole process.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.controlplane import PATIENCE_SECONDS
+from tests.e2e.recommending.backfill import prometheus, write_blocks
+from tests.recommend.played import HOUR, PlayedPod, play, write_openmetrics
+
+SEED = 7
+# So few samples that windows of six hours are refused.
+LOW_LIMIT = "--query.max-samples=20000"
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    seconds: float
+    peak_mib: float
+    data: dict[str, object]
+
+
+def run(url: str, cache: Path, days: int) -> Ran:
+    """In a process of its own, whose peak the kernel knows."""
+    command = [
+        sys.executable,
+        "-m",
+        "vramcast",
+        "recommend",
+        "--prometheus",
+        url,
+        "--since",
+        f"{days + 1}d",
+        "-o",
+        "json",
+    ]
+    began = time.monotonic()
+    done = subprocess.run(
+        [sys.executable, __file__, "--measure", *command], env={**os.environ, "XDG_CACHE_HOME": str(cache)},
+        capture_output=True, text=True, check=False, timeout=20 * PATIENCE_SECONDS,
+    )  # fmt: skip
+    seconds = time.monotonic() - began
+    if done.returncode:
+        sys.exit(done.stderr)
+    *_, peak = done.stderr.strip().splitlines()
+    return Ran(seconds, int(peak) / 1024, json.loads(done.stdout))
+
+
+def measure(command: list[str]) -> int:
+    code = subprocess.run(command, check=False).returncode
+    print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss, file=sys.stderr)
+    return code
+
+
+def baseline_mib(cache: Path) -> float:
+    """The same program before it has read anything."""
+    command = [sys.executable, "-m", "vramcast", "recommend", "--help"]
+    done = subprocess.run(
+        [sys.executable, __file__, "--measure", *command], env={**os.environ, "XDG_CACHE_HOME": str(cache)},
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    return int(done.stderr.strip().splitlines()[-1]) / 1024
+
+
+def compare(count: int, days: int, directory: Path) -> list[tuple[str, ...]]:
+    end = int(time.time() // (6 * HOUR) * 6 * HOUR) - 6 * HOUR
+    start = end - days * 24 * HOUR
+    pods = play(count, start, end, SEED, pods_each=(1, 8), hours=4.0)
+    lines = directory / "samples.txt"
+    samples = write_openmetrics(pods, lines, start, end)
+    write_blocks(lines, directory / "server/data")
+    lines.unlink()
+    shutil.copytree(directory / "server/data", directory / "limited/data")
+    rows = []
+    for name, options, cache in (
+        ("nothing read before", [], "a"), ("read before, the newest window again", [], "a"),
+        (f"server with `{LOW_LIMIT}`", [LOW_LIMIT], "b"),
+    ):  # fmt: skip
+        server = prometheus(directory / ("limited" if options else "server"), options)
+        server.start()
+        try:
+            total = 0.0 if rows else server.total(f'count(last_over_time({{__name__=~".+"}}[{days + 1}d]))')
+            ran = run(server.url, directory / cache, days)
+        finally:
+            server.stop()
+        check(ran, pods)
+        rows.append((name, f"{ran.seconds:.1f} s", f"{ran.peak_mib:.0f} MiB"))
+        if total:
+            facts = (f"{len(pods):,}", f"{count:,}", f"{days}", f"{total:,.0f}", f"{samples:,}")
+    stored = sum(path.stat().st_size for path in (directory / "a").rglob("*.json"))
+    return [facts, (f"{baseline_mib(directory / 'c'):.0f}", f"{stored / 2**20:.1f}"), *rows]
+
+
+def check(ran: Ran, pods: list[PlayedPod]) -> None:
+    """A fast wrong answer is not worth a figure."""
+    workloads = ran.data["workloads"]
+    assert isinstance(workloads, list)
+    peaks: dict[str, int] = {}
+    for pod in pods:
+        peaks[pod.workload.name] = max(pod.peak_mib, peaks.get(pod.workload.name, 0))
+    assert {one["name"]: one["peak_mib"] for one in workloads} == peaks
+    assert ran.data["pods"] == len(pods)
+
+
+def page(rows: list[tuple[str, ...]]) -> str:
+    (pods, workloads, days, series, samples), (baseline, stored), *runs = rows
+    table = "\n".join(f"| {name} | {seconds} | {peak} |" for name, seconds, peak in runs)
+    return f"""# `vramcast recommend` on a large history
+
+{pods} pods of {workloads} workloads over {days} days in a real Prometheus: {series} series, {samples} samples. The time
+and the peak memory of the whole process, on two cores that also ran the Prometheus.
+
+    python -m bench.recommend --out docs/benchmarks/recommend.md
+
+| | time | peak memory |
+|---|---|---|
+{table}
+
+`vramcast recommend --help` alone takes {baseline} MiB. What is kept between runs takes {stored} MiB on disk. The peaks
+and the number of pods in every answer equal those that were played. Memory grows with the number of pods and with what
+one question of six hours returns, not with the length of the history.
+"""
+
+
+def main() -> None:
+    if sys.argv[1:2] == ["--measure"]:
+        sys.exit(measure(sys.argv[2:]))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--workloads", type=int, default=1000)
+    parser.add_argument("--days", type=int, default=30)
+    parser.add_argument("--out", type=Path)
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as directory:
+        text = page(compare(arguments.workloads, arguments.days, Path(directory)))
+    print(text)
+    if arguments.out:
+        arguments.out.write_text(text)
+
+
+if __name__ == "__main__":
+    main()
