@@ -12,71 +12,35 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import resource
 import shutil
 import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from tests.controlplane import PATIENCE_SECONDS
 from tests.e2e.recommending.backfill import prometheus, write_blocks
 from tests.recommend.played import HOUR, PlayedPod, play, write_openmetrics
 
 SEED = 7
 # So few samples that windows of six hours are refused.
-LOW_LIMIT = "--query.max-samples=20000"
+LOW_LIMIT = "--query.max-samples=3000"
 
 
-@dataclass(frozen=True, slots=True)
-class Ran:
-    seconds: float
-    peak_mib: float
-    data: dict[str, object]
-
-
-def run(url: str, cache: Path, days: int) -> Ran:
-    """In a process of its own, whose peak the kernel knows."""
-    command = [
-        sys.executable,
-        "-m",
-        "vramcast",
-        "recommend",
-        "--prometheus",
-        url,
-        "--since",
-        f"{days + 1}d",
-        "-o",
-        "json",
-    ]
+def run(cache: Path, *arguments: str) -> tuple[float, float, str]:
+    """Seconds, peak memory in MiB as the kernel counts it, and what the program printed."""
+    command = [sys.executable, "-m", "vramcast", "recommend", *arguments]
     began = time.monotonic()
-    done = subprocess.run(
-        [sys.executable, __file__, "--measure", *command], env={**os.environ, "XDG_CACHE_HOME": str(cache)},
-        capture_output=True, text=True, check=False, timeout=20 * PATIENCE_SECONDS,
-    )  # fmt: skip
-    seconds = time.monotonic() - began
-    if done.returncode:
-        sys.exit(done.stderr)
-    *_, peak = done.stderr.strip().splitlines()
-    return Ran(seconds, int(peak) / 1024, json.loads(done.stdout))
-
-
-def measure(command: list[str]) -> int:
-    code = subprocess.run(command, check=False).returncode
-    print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss, file=sys.stderr)
-    return code
-
-
-def baseline_mib(cache: Path) -> float:
-    """The same program before it has read anything."""
-    command = [sys.executable, "-m", "vramcast", "recommend", "--help"]
-    done = subprocess.run(
-        [sys.executable, __file__, "--measure", *command], env={**os.environ, "XDG_CACHE_HOME": str(cache)},
-        capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    return int(done.stderr.strip().splitlines()[-1]) / 1024
+    with tempfile.TemporaryFile("w+") as printed:
+        process = subprocess.Popen(command, env={**os.environ, "XDG_CACHE_HOME": str(cache)}, stdout=printed)
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        printed.seek(0)
+        text = printed.read()
+    if process.returncode:
+        sys.exit(f"{command} failed")
+    return time.monotonic() - began, usage.ru_maxrss / 1024, text
 
 
 def compare(count: int, days: int, directory: Path) -> list[tuple[str, ...]]:
@@ -97,26 +61,25 @@ def compare(count: int, days: int, directory: Path) -> list[tuple[str, ...]]:
         server.start()
         try:
             total = 0.0 if rows else server.total(f'count(last_over_time({{__name__=~".+"}}[{days + 1}d]))')
-            ran = run(server.url, directory / cache, days)
+            asked = ("--prometheus", server.url, "--since", f"{days + 1}d", "-o", "json")
+            seconds, peak_mib, text = run(directory / cache, *asked)
         finally:
             server.stop()
-        check(ran, pods)
-        rows.append((name, f"{ran.seconds:.1f} s", f"{ran.peak_mib:.0f} MiB"))
+        check(json.loads(text), pods)
+        rows.append((name, f"{seconds:.1f} s", f"{peak_mib:.0f} MiB"))
         if total:
             facts = (f"{len(pods):,}", f"{count:,}", f"{days}", f"{total:,.0f}", f"{samples:,}")
     stored = sum(path.stat().st_size for path in (directory / "a").rglob("*.json"))
-    return [facts, (f"{baseline_mib(directory / 'c'):.0f}", f"{stored / 2**20:.1f}"), *rows]
+    return [facts, (f"{run(directory / 'c', '--help')[1]:.0f}", f"{stored / 2**20:.1f}"), *rows]
 
 
-def check(ran: Ran, pods: list[PlayedPod]) -> None:
+def check(answer: dict[str, Any], pods: list[PlayedPod]) -> None:
     """A fast wrong answer is not worth a figure."""
-    workloads = ran.data["workloads"]
-    assert isinstance(workloads, list)
     peaks: dict[str, int] = {}
     for pod in pods:
         peaks[pod.workload.name] = max(pod.peak_mib, peaks.get(pod.workload.name, 0))
-    assert {one["name"]: one["peak_mib"] for one in workloads} == peaks
-    assert ran.data["pods"] == len(pods)
+    assert {one["name"]: one["peak_mib"] for one in answer["workloads"]} == peaks
+    assert answer["pods"] == len(pods)
 
 
 def page(rows: list[tuple[str, ...]]) -> str:
@@ -140,8 +103,6 @@ one question of six hours returns, not with the length of the history.
 
 
 def main() -> None:
-    if sys.argv[1:2] == ["--measure"]:
-        sys.exit(measure(sys.argv[2:]))
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--workloads", type=int, default=1000)
     parser.add_argument("--days", type=int, default=30)

@@ -22,6 +22,7 @@ class FakePod:
     start: int
     end: int
     owner: tuple[str, str] = ("", "")
+    failed: bool = False
 
 
 @dataclass(slots=True)
@@ -80,6 +81,8 @@ class FakePrometheus:
                 owner = {"__name__": "kube_pod_owner", **who, "owner_kind": kind, "owner_name": name}
                 yield {"metric": created, "value": [at, str(pod.start)]}
                 yield {"metric": owner, "value": [at, "1"]}
+                phase = {"__name__": "kube_pod_status_phase", **who, "phase": "Failed"}
+                yield {"metric": phase, "value": [at, str(int(pod.failed and at > pod.end))]}
 
     @property
     def windows_asked(self) -> list[tuple[float, float]]:

@@ -170,6 +170,13 @@ def test_no_samples_and_no_pod_labels_are_told_apart(tmp_path: Path) -> None:
         history(FakePrometheus(PODS, pod_labels=False), tmp_path / "b")
 
 
+def test_a_pod_that_fails_with_the_last_sample_of_a_window_has_failed(tmp_path: Path) -> None:
+    edge = NOW - 1_800 - 2 * int(WINDOW_SECONDS)
+    pod = FakePod("train-0", 5_000, edge - HOUR, edge, ("StatefulSet", "train"), failed=True)
+    (run,) = history(FakePrometheus([pod]), tmp_path).runs
+    assert (run.last_at, run.failed) == (edge, True)
+
+
 def test_without_kube_state_metrics_workloads_come_from_names(tmp_path: Path) -> None:
     found = history(FakePrometheus(PODS, states=False), tmp_path)
     assert (peaks(found), found.unknown_pods) == ({"train": 5_000, "serve": 9_000}, 2)

@@ -26,6 +26,8 @@ _FREE: Final = "DCGM_FI_DEV_FB_FREE"
 # URLs of proxies end at 8 kB, and `|` takes three characters in them.
 _MOST_CHARACTERS: Final = 3000
 _LEAST_STEPS: Final = 2
+# Less than what a window must be old to be stored, so that nothing is stored before it is known.
+_AFTERMATH_SECONDS: Final = 600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +69,8 @@ class WindowReader:
 
     def _read(self, start: float, end: float) -> Window:
         usage, exporters = self._usage(start, end)
-        facts = self._facts(usage.pods, start, end)
+        # How a pod ended shows a little after its last sample.
+        facts = self._facts(usage.pods, start, end + _AFTERMATH_SECONDS)
         found = stretches(usage, facts, self._scope.step_seconds)
         window = Window(start, end, found, facts, len(usage.gpus), usage.nameless, dict(usage.faults))
         window.sizes_mib = self._sizes({one.product for one in found if not one.profile}, start, end)
