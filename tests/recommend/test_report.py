@@ -151,6 +151,23 @@ def test_without_kube_state_metrics_names_are_guessed_and_the_note_says_so() -> 
     assert any("kube-state-metrics does not know all pods" in note for note in found.notes)
 
 
+def test_a_guess_that_names_a_known_workload_is_that_workload() -> None:
+    owners = (Owner("ReplicaSet", "server-7d4b9c6f5d"), Owner("Deployment", "server"))
+    found = report(
+        [stretch("known", 8_000), stretch("server-7d4b9c6f5d-x2x9k", 9_000, uid="")], [facts("known", *owners)]
+    )
+    (one,) = found.recommendations
+    assert (one.workload.guessed, one.pods, one.peak_mib) == (False, 2, 9_000)
+
+
+def test_without_a_request_gpus_count_that_it_had_at_a_time() -> None:
+    both = report([stretch("db-0", 0, gpus={"g0": 5_000, "g1": 5_000}, uid="")], []).recommendations
+    later = report(
+        [stretch("db-0", 5_000, uid=""), stretch("db-0", 0, gpus={"g1": 5_000}, start=1.5 * HOUR, uid="")], []
+    )
+    assert (both[0].asked, later.recommendations[0].asked, later.recommendations[0].used) == (2, 1, 1)
+
+
 def windows(*found: Window) -> History:
     book = RunBook(0.0, found[-1].end, STEP)
     for window in found:

@@ -90,12 +90,13 @@ def advise(workload: Workload, pods: Sequence[PodRun], need: Need, usable_mib: i
            ) -> Recommendation:  # fmt: skip
     """`pods`: of one product and MIG profile, oldest first."""
     product, profile, peaks = pods[0].product, pods[0].profile, peaks_of(pods)
-    asked = max(max(sum(pod.devices.values()), len(pod.peaks_mib)) for pod in pods)
+    asked = max(pod.gpus(step_seconds) for pod in pods)
     used = max(1, *(sum(mib >= LEAST_USED_MIB for mib in pod.peaks_mib.values()) for pod in pods))
+    used = min(used, asked)
     weight = sum(pod.busy_weight for pod in pods)
     busy = min(sum(pod.busy_sum for pod in pods) / weight, 1.0) if weight else None
     clear = any(not pod.shared_steps for pod in pods)
-    notes = list(_notes(pods, peaks, usable_mib, clear=clear, busy=busy))
+    notes = list(_notes(workload, peaks, usable_mib, clear=clear, busy=busy))
     verdict, share, mig = Verdict.UNCLEAR, None, None
     if clear and usable_mib:
         mig = _slice(product, profile, need.mib, busy) if used == 1 else None
@@ -148,9 +149,7 @@ def _median(peaks: Sequence[Peak]) -> int:
     return ordered[(len(ordered) - 1) // 2]
 
 
-def _notes(
-    pods: Sequence[PodRun], peaks: Sequence[Peak], usable_mib: int, *, clear: bool, busy: float | None
-) -> list[str]:
+def _notes(workload: Workload, peaks: Sequence[Peak], usable_mib: int, *, clear: bool, busy: float | None) -> list[str]:
     notes = []
     if not clear:
         notes.append("shares a GPU with other pods: DCGM shows the memory of all of them, not its own")
@@ -162,6 +161,6 @@ def _notes(
         notes.append("no utilization: only its memory was considered")
     shares = [peak.mib / usable_mib for peak in peaks] if usable_mib else []
     notes += [note for low, high, note in _POOLS if shares and all(low <= share <= high for share in shares)]
-    if pods[-1].workload.guessed:
+    if workload.guessed:
         notes.append("workload guessed from the pods' names")
     return notes

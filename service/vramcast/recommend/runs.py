@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from vramcast.recommend.pod_names import guess_owner, without_run
@@ -49,6 +49,11 @@ class PodRun:
     failed: bool = False
     devices: dict[str, int] = field(default_factory=dict)
     containers: tuple[str, ...] = ()
+
+    def gpus(self, step_seconds: float) -> int:
+        """As requested, or else as many as it had at a time: a name that was used again may have had others later."""
+        at_a_time = round(self.steps * step_seconds / max(self.last_at - self.first_at, step_seconds))
+        return sum(self.devices.values()) or min(len(self.peaks_mib), max(at_a_time, 1))
 
     @property
     def peak_mib(self) -> int:
@@ -146,9 +151,11 @@ def _extend(run: PodRun, stretch: Stretch) -> None:
 
 
 def by_workload(runs: list[PodRun]) -> Iterator[tuple[Workload, str, str, list[PodRun]]]:
-    """Workload, product, MIG profile and its pods, in the order of time."""
+    """Workload, product, MIG profile and its pods, in the order of time. A guess that names a known workload is one."""
+    known = {replace(run.workload, guessed=True): run.workload for run in runs if not run.workload.guessed}
     groups: dict[tuple[Workload, str, str], list[PodRun]] = {}
     for run in sorted(runs, key=lambda run: run.first_at):
-        groups.setdefault((run.workload, run.product, run.profile), []).append(run)
+        workload = known.get(run.workload, run.workload)
+        groups.setdefault((workload, run.product, run.profile), []).append(run)
     for (workload, product, profile), pods in groups.items():
         yield workload, product, profile, pods

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 import pytest
 
 from tests.cli.recommend.fake_prometheus import HOUR, NOW, FakePod, FakePrometheus, running
+from tests.controlplane import PATIENCE_SECONDS
 from vramcast.cli.recommend.asking import WAITS_SECONDS, PatientApi
 from vramcast.cli.recommend.collecting import WINDOW_SECONDS, collect, server_clock, span
 from vramcast.cli.recommend.reading import Scope, chunks
@@ -154,6 +156,24 @@ def test_a_server_that_stays_away_says_how_to_go_on(tmp_path: Path) -> None:
     with pytest.raises(WorldUnavailable, match="0 of 9 windows are kept: the same command goes on from there"):
         collect(api("http://127.0.0.1:9", clock), Scope(), span(NOW, 2 * DAY), store, Watched())
     assert clock.slept == list(WAITS_SECONDS)
+
+
+def test_a_slow_server_is_asked_for_less(tmp_path: Path) -> None:
+    answered = threading.Event()
+    hung: list[str] = []
+
+    def hang(expression: str) -> None:
+        if "DCGM_FI_DEV_FB_USED" in expression and not hung:
+            hung.append(expression)
+            answered.wait(PATIENCE_SECONDS)
+
+    fake = FakePrometheus(PODS, refuse=hang)
+    with running(fake) as url:
+        store = WindowStore(tmp_path, "slow", WHOLE)
+        found = collect(api(url, timeout_seconds=1.0), WHOLE, span(NOW, 2 * DAY), store, Watched())
+        answered.set()
+    assert peaks(found) == {"train": 5_000, "serve": 9_000}
+    assert len(set(fake.windows_asked)) > 9
 
 
 def test_a_mistake_in_a_selector_is_told_at_once(tmp_path: Path) -> None:

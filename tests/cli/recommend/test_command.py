@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -10,7 +13,8 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 from tests.cli.recommend.fake_prometheus import HOUR, NOW, FakePod, FakePrometheus, running
-from tests.serve.running import run_to_the_end
+from tests.controlplane import PATIENCE_SECONDS
+from tests.serve.running import command, run_to_the_end
 from vramcast.cli.main import app
 from vramcast.errors import InvalidInput, WorldUnavailable
 
@@ -34,6 +38,28 @@ def test_the_report_is_on_standard_output_and_everything_else_is_not(tmp_path: P
     assert (one["kind"], one["name"], one["peak_mib"]) == ("StatefulSet", "train", 5_000)
     assert "1 patches in" in done.stderr
     assert (tmp_path / "vramcast/recommend").is_dir()
+
+
+def test_ctrl_c_keeps_what_was_read_and_says_so(tmp_path: Path) -> None:
+    fake = FakePrometheus(PODS)
+    with running(fake) as url:
+        arguments = ("recommend", "--prometheus", url, "--since", "2d", "-o", "json")
+        environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path)}
+        process = subprocess.Popen(command(*arguments), env=environment, stderr=subprocess.PIPE, text=True)
+
+        def interrupt(_: str) -> None:
+            if len(set(fake.windows_asked)) == 4:
+                process.send_signal(signal.SIGINT)
+
+        fake.refuse = interrupt
+        _, said = process.communicate(timeout=PATIENCE_SECONDS)
+        assert process.returncode == 130, said
+        assert "the same command goes on from there" in said
+        assert "Traceback" not in said
+        fake.refuse = lambda _: None
+        again = run_to_the_end(*arguments, environ={"XDG_CACHE_HOME": str(tmp_path)})
+    assert "9 of 9 windows (3 from the last run)" in again.stderr
+    assert json.loads(again.stdout)["pods"] == 1
 
 
 def test_credentials_and_headers_are_sent(tmp_path: Path) -> None:

@@ -93,7 +93,7 @@ def _print(report: Report, output: str) -> None:
 
 
 class _Shown:
-    """Progress on standard error, if that is a terminal."""
+    """Progress on standard error: a bar in a terminal, a line for every quarter elsewhere."""
 
     def __init__(self, console: Console) -> None:
         columns = (
@@ -102,6 +102,8 @@ class _Shown:
         )  # fmt: skip
         self._progress = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
         self._task = self._progress.add_task("", total=None, stored="")
+        self._console = console
+        self._quarter = -1
 
     def __enter__(self) -> _Shown:
         self._progress.start()
@@ -113,6 +115,9 @@ class _Shown:
     def windows(self, done: int, total: int, *, stored: int) -> None:
         text = f" ({stored} from the last run)" if stored else ""
         self._progress.update(self._task, completed=done, total=total, stored=text)
+        if not self._console.is_terminal and total and done * 4 // total > self._quarter:
+            self._quarter = done * 4 // total
+            self._console.print(f"reading history: {done} of {total} windows{text}")
 
 
 def seconds(text: str, flag: str) -> float:
