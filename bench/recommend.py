@@ -28,8 +28,8 @@ SEED = 7
 LOW_LIMIT = "--query.max-samples=3000"
 
 
-def run(cache: Path, *arguments: str) -> tuple[float, float, str]:
-    """Seconds, peak memory in MiB as the kernel counts it, and what the program printed."""
+def run(cache: Path, *arguments: str) -> tuple[float, float, float, str]:
+    """Seconds, those of the processor, peak memory in MiB as the kernel counts it, and what the program printed."""
     command = [sys.executable, "-m", "vramcast", "recommend", *arguments]
     began = time.monotonic()
     with tempfile.TemporaryFile("w+") as printed:
@@ -40,7 +40,7 @@ def run(cache: Path, *arguments: str) -> tuple[float, float, str]:
         text = printed.read()
     if process.returncode:
         sys.exit(f"{command} failed")
-    return time.monotonic() - began, usage.ru_maxrss / 1024, text
+    return time.monotonic() - began, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024, text
 
 
 def compare(count: int, days: int, directory: Path) -> list[tuple[str, ...]]:
@@ -62,15 +62,15 @@ def compare(count: int, days: int, directory: Path) -> list[tuple[str, ...]]:
         try:
             total = 0.0 if rows else server.total(f'count(last_over_time({{__name__=~".+"}}[{days + 1}d]))')
             asked = ("--prometheus", server.url, "--since", f"{days + 1}d", "-o", "json")
-            seconds, peak_mib, text = run(directory / cache, *asked)
+            seconds, computed, peak_mib, text = run(directory / cache, *asked)
         finally:
             server.stop()
         check(json.loads(text), pods)
-        rows.append((name, f"{seconds:.1f} s", f"{peak_mib:.0f} MiB"))
+        rows.append((name, f"{seconds:.0f} s", f"{computed:.1f} s", f"{peak_mib:.0f} MiB"))
         if total:
             facts = (f"{len(pods):,}", f"{count:,}", f"{days}", f"{total:,.0f}", f"{samples:,}")
     stored = sum(path.stat().st_size for path in (directory / "a").rglob("*.json"))
-    return [facts, (f"{run(directory / 'c', '--help')[1]:.0f}", f"{stored / 2**20:.1f}"), *rows]
+    return [facts, (f"{run(directory / 'c', '--help')[2]:.0f}", f"{stored / 2**20:.1f}"), *rows]
 
 
 def check(answer: dict[str, Any], pods: list[PlayedPod]) -> None:
@@ -84,16 +84,17 @@ def check(answer: dict[str, Any], pods: list[PlayedPod]) -> None:
 
 def page(rows: list[tuple[str, ...]]) -> str:
     (pods, workloads, days, series, samples), (baseline, stored), *runs = rows
-    table = "\n".join(f"| {name} | {seconds} | {peak} |" for name, seconds, peak in runs)
+    load = os.getloadavg()[1]
+    table = "\n".join(f"| {name} | {seconds} | {computed} | {peak} |" for name, seconds, computed, peak in runs)
     return f"""# `vramcast recommend` on a large history
 
-{pods} pods of {workloads} workloads over {days} days in a real Prometheus: {series} series, {samples} samples. The time
-and the peak memory of the whole process, on two cores that also ran the Prometheus.
+{pods} pods of {workloads} workloads over {days} days in a real Prometheus: {series} series, {samples} samples. Time
+and peak memory of the whole process, on two cores that also ran the Prometheus and {load:.0f} other processes.
 
     python -m bench.recommend --out docs/benchmarks/recommend.md
 
-| | time | peak memory |
-|---|---|---|
+| | time | of the processor | peak memory |
+|---|---|---|---|
 {table}
 
 `vramcast recommend --help` alone takes {baseline} MiB. What is kept between runs takes {stored} MiB on disk. The peaks
