@@ -9,7 +9,7 @@ import pytest
 from vramcast.recommend.advice import Verdict
 from vramcast.recommend.report import Report, make_report
 from vramcast.recommend.runs import History, RunBook
-from vramcast.recommend.window import Owner, PodFacts, Stretch, Window
+from vramcast.recommend.window import Owner, PodFacts, Stretch, Window, joined
 
 A100 = "NVIDIA-A100-SXM4-80GB"
 STEP = 300.0
@@ -182,6 +182,16 @@ def test_a_pod_over_several_windows_is_one_run() -> None:
     )
     (run,) = history.runs
     assert (run.peak_mib, run.steps, run.failed, run.last_at - run.first_at) == (7_000, 24, True, 2 * HOUR)
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_an_owner_chain_that_shows_in_one_window_only_is_enough(order: int) -> None:
+    job, cron_job = Owner("Job", "nightly-29000001"), Owner("CronJob", "nightly")
+    known = [facts("a", job, cron_job), facts("a", job)][::order]
+    windows_of = [Window(n * END, (n + 1) * END, [stretch("a", 1, start=n * END)], [known[n]], 1) for n in range(2)]
+    assert [run.workload.kind for run in windows(*windows_of).runs] == ["CronJob"]
+    halves = [windows(joined(0.0, 2 * END, windows_of))]
+    assert [run.workload.kind for history in halves for run in history.runs] == ["CronJob"]
 
 
 def test_without_a_uid_a_long_gap_is_a_new_run_and_a_short_one_is_not() -> None:

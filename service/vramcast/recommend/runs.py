@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from vramcast.recommend.pod_names import guess_owner, without_run
-from vramcast.recommend.window import Owner, PodFacts, Stretch, Window
+from vramcast.recommend.window import Owner, PodFacts, Stretch, Window, merged
 
 # Without a UID, a pod of the same name that comes back after this long is another run. Exporters restart faster.
 _NEW_RUN_SECONDS: Final = 3600.0
@@ -98,9 +98,11 @@ class RunBook:
         for fault, count in window.faults.items():
             history.faults[fault] = history.faults.get(fault, 0) + count
         history.sizes_mib |= window.sizes_mib
-        facts = {(known.namespace, known.pod, known.uid): known for known in window.facts}
+        for known in window.facts:
+            key = (known.namespace, known.pod, known.uid)
+            self._facts[key] = merged(self._facts.get(key), known)
         for stretch in sorted(window.stretches, key=lambda stretch: stretch.first_at):
-            self._join(stretch, facts.get((stretch.namespace, stretch.pod, stretch.uid)))
+            self._join(stretch, self._facts.get((stretch.namespace, stretch.pod, stretch.uid)))
 
     def _join(self, stretch: Stretch, facts: PodFacts | None) -> None:
         key = (stretch.namespace, stretch.pod, stretch.uid, stretch.product, stretch.profile)
@@ -111,6 +113,7 @@ class RunBook:
             self.history.unknown_pods += facts is None
         _extend(run, stretch)
         if facts is not None:
+            run.workload = _workload(stretch.namespace, facts.root or Owner("Pod", stretch.pod), guessed=False)
             run.failed = facts.failed
             run.devices, run.containers = facts.devices or run.devices, facts.containers or run.containers
             # A step that a pod did not fill counts only as far as it did.

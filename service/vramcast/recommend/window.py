@@ -27,6 +27,19 @@ class PodFacts:
     containers: tuple[str, ...] = ()  # those that request them
 
 
+def merged(before: PodFacts | None, after: PodFacts) -> PodFacts:
+    """Of one pod. What was known stays known: an owner may be deleted before its pod."""
+    if before is None:
+        return after
+    led_up = after.root is not None and after.root != after.owner
+    return PodFacts(
+        after.namespace, after.pod, after.uid, after.created_at or before.created_at,
+        after.completed_at or before.completed_at, after.failed or before.failed, after.owner or before.owner,
+        after.root if led_up or before.root is None else before.root, after.devices or before.devices,
+        after.containers or before.containers,
+    )  # fmt: skip
+
+
 @dataclass(slots=True)
 class Stretch:
     """One pod on its GPUs within one window.
@@ -71,7 +84,9 @@ def joined(start: float, end: float, parts: list[Window]) -> Window:
     facts: dict[tuple[str, str, str], PodFacts] = {}
     for part in parts:
         whole.stretches += part.stretches
-        facts |= {(known.namespace, known.pod, known.uid): known for known in part.facts}
+        for known in part.facts:
+            key = (known.namespace, known.pod, known.uid)
+            facts[key] = merged(facts.get(key), known)
         whole.gpus, whole.nameless = max(whole.gpus, part.gpus), max(whole.nameless, part.nameless)
         whole.most_series = max(whole.most_series, part.most_series)
         for fault, count in part.faults.items():
