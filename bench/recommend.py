@@ -52,12 +52,12 @@ def compare(count: int, days: int, directory: Path) -> list[tuple[str, ...]]:
     write_blocks(lines, directory / "server/data")
     lines.unlink()
     shutil.copytree(directory / "server/data", directory / "limited/data")
+    whole, limited = prometheus(directory / "server"), prometheus(directory / "limited", [LOW_LIMIT])
     rows = []
-    for name, options, cache in (
-        ("nothing read before", [], "a"), ("read before, the newest window again", [], "a"),
-        (f"server with `{LOW_LIMIT}`", [LOW_LIMIT], "b"),
+    for name, server, cache in (
+        ("nothing read before", whole, "a"), ("read before, the newest window again", whole, "a"),
+        (f"server with `{LOW_LIMIT}`", limited, "b"),
     ):  # fmt: skip
-        server = prometheus(directory / ("limited" if options else "server"), options)
         server.start()
         try:
             total = 0.0 if rows else server.total(f'count(last_over_time({{__name__=~".+"}}[{days + 1}d]))')
@@ -89,7 +89,8 @@ def page(rows: list[tuple[str, ...]]) -> str:
     return f"""# `vramcast recommend` on a large history
 
 {pods} pods of {workloads} workloads over {days} days in a real Prometheus: {series} series, {samples} samples. Time
-and peak memory of the whole process, on two cores that also ran the Prometheus and {load:.0f} other processes.
+and peak memory of the whole process, on two cores that also ran the Prometheus and {load:.0f} other busy
+processes.
 
     python -m bench.recommend --out docs/benchmarks/recommend.md
 
