@@ -14,6 +14,7 @@ import yaml
 
 from tests.cli.kinds import KINDS
 from vramcast.cli.annotate import SCHEDULER_NAME, AnnotateOptions, parse_names, parse_settings, run_annotate
+from vramcast.cli.check import CheckOptions
 from vramcast.cli.yaml_edits import format_place
 from vramcast.errors import InvalidInput
 from vramcast.task.workloads import find_templates
@@ -31,11 +32,13 @@ def file(tmp_path: Path) -> Path:
 
 def annotate(file: Path, *settings: str, **options: Any) -> None:
     parsed = AnnotateOptions(parse_settings(settings), **options)
-    assert run_annotate([file], parsed, in_place=True, check=False, diff=False) == 0
+    assert run_annotate([file], parsed, in_place=True, check=None, diff=False) == 0
 
 
 def check(file: Path, capsys: pytest.CaptureFixture[str], *settings: str) -> tuple[int, str]:
-    code = run_annotate([file], AnnotateOptions(parse_settings(settings)), in_place=False, check=True, diff=False)
+    code = run_annotate(
+        [file], AnnotateOptions(parse_settings(settings)), in_place=False, check=CheckOptions(), diff=False
+    )
     return code, capsys.readouterr().err
 
 
@@ -338,14 +341,14 @@ def test_the_file_keeps_its_mode_and_a_symlink_stays(file: Path) -> None:
 
 def test_without_in_place_the_result_is_on_standard_output(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file.write_text(KINDS["Job"][0])
-    assert run_annotate([file], AnnotateOptions(parse_settings(SUMMARY)), in_place=False, check=False, diff=False) == 0
+    assert run_annotate([file], AnnotateOptions(parse_settings(SUMMARY)), in_place=False, check=None, diff=False) == 0
     assert set(added(KINDS["Job"][0], capsys.readouterr().out)) >= SUMMARY_LINES
     assert file.read_text() == KINDS["Job"][0]
 
 
 def test_a_diff_shows_what_changes_and_changes_nothing(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file.write_text(KINDS["Job"][0])
-    run_annotate([file], AnnotateOptions(parse_settings(SUMMARY)), in_place=False, check=False, diff=True)
+    run_annotate([file], AnnotateOptions(parse_settings(SUMMARY)), in_place=False, check=None, diff=True)
     lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith(("+ ", "- "))]
     assert {line[1:].strip() for line in lines} >= SUMMARY_LINES
     assert all(line.startswith("+") for line in lines)
@@ -365,10 +368,10 @@ def test_standard_input_can_be_read_but_not_edited(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO(KINDS["Job"][0]))
-    run_annotate([Path("-")], AnnotateOptions(parse_settings(SUMMARY)), in_place=False, check=False, diff=False)
+    run_annotate([Path("-")], AnnotateOptions(parse_settings(SUMMARY)), in_place=False, check=None, diff=False)
     assert "vramcast.dev/batch-size" in capsys.readouterr().out
     with pytest.raises(InvalidInput, match="cannot write to standard input"):
-        run_annotate([Path("-")], AnnotateOptions(parse_settings(SUMMARY)), in_place=True, check=False, diff=False)
+        run_annotate([Path("-")], AnnotateOptions(parse_settings(SUMMARY)), in_place=True, check=None, diff=False)
 
 
 def test_every_mistake_in_the_settings_is_reported_at_once() -> None:
@@ -414,7 +417,7 @@ def test_one_bad_file_leaves_all_files_as_they_were(tmp_path: Path) -> None:
     good.write_text(KINDS["Job"][0])
     bad.write_text("kind: ConfigMap\n")
     with pytest.raises(InvalidInput, match=r"bad\.yaml"):
-        run_annotate([good, bad], AnnotateOptions(parse_settings(SUMMARY)), in_place=True, check=False, diff=False)
+        run_annotate([good, bad], AnnotateOptions(parse_settings(SUMMARY)), in_place=True, check=None, diff=False)
     assert good.read_text() == KINDS["Job"][0]
 
 
@@ -526,7 +529,7 @@ def test_a_check_of_settings_writes_nothing(file: Path, capsys: pytest.CaptureFi
 
 def test_without_anything_to_do_the_error_names_the_options(file: Path) -> None:
     with pytest.raises(InvalidInput, match="--set KEY=VALUE"):
-        run_annotate([file], AnnotateOptions({}), in_place=False, check=False, diff=False)
+        run_annotate([file], AnnotateOptions({}), in_place=False, check=None, diff=False)
 
 
 # ------------------------------------------------------------------ tolerations

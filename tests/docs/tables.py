@@ -167,7 +167,8 @@ _TABLES = {
     "step-coverage": coverage_table,
 }
 _FILLED = [
-    REPOSITORY / "docs" / name for name in ("annotations.md", "forecast.md", "step-time.md", "troubleshooting.md")
+    REPOSITORY / "docs" / name
+    for name in ("annotations.md", "ci-check.md", "forecast.md", "step-time.md", "troubleshooting.md")
 ]
 PAGES: dict[Path, Callable[[], str]] = {
     REPOSITORY / "docs/settings.md": settings_page,

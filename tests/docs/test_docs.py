@@ -19,6 +19,7 @@ from tests.fakes import new_fake_service
 from vramcast.agent.exporter import Looks
 from vramcast.agent.gpus import GpuLook
 from vramcast.cli.annotate import AnnotateOptions, run_annotate
+from vramcast.cli.check import CheckOptions
 from vramcast.cli.manifests import read_manifest
 from vramcast.forecast.forecaster import PhysicsForecaster
 from vramcast.names import Product
@@ -139,7 +140,7 @@ def test_no_two_panels_of_the_dashboard_overlap() -> None:
 
 
 def check(path: Path) -> int:
-    return run_annotate([path], AnnotateOptions({}), in_place=False, check=True, diff=False)
+    return run_annotate([path], AnnotateOptions({}), in_place=False, check=CheckOptions(), diff=False)
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: str(path.name))

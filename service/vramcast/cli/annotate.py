@@ -13,20 +13,17 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
+from vramcast.cli.check import CheckOptions, check_files, mistakes
 from vramcast.cli.manifests import (
     STDIN,
     FoundTemplate,
     Manifest,
     as_text,
-    notes,
     parse_manifest,
     read_text,
-    undescribed,
 )
 from vramcast.cli.yaml_edits import remove_value, set_value
-from vramcast.errors import FieldError, InvalidInput, InvalidTask
-from vramcast.forecast.forecaster import PhysicsForecaster
-from vramcast.names import Product
+from vramcast.errors import FieldError, InvalidInput
 from vramcast.placement.gpus import SHARING_TAINT
 from vramcast.task.task import unknown_key
 from vramcast.task.vocabulary import KEYS, PREFIX
@@ -35,8 +32,6 @@ from vramcast.task.workloads import Template
 SCHEDULER_NAME = "vramcast-scheduler"
 _SHARE = PREFIX + "share"
 _TOLERATION = {"key": SHARING_TAINT, "operator": "Exists", "effect": "NoSchedule"}
-_ANY_PRODUCT = Product("NVIDIA-A100-SXM4-40GB")
-_EXIT_MISTAKES = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +49,10 @@ class AnnotateOptions:
         return bool(self.settings or self.scheduler_name or self.move or self.unset)
 
 
-def run_annotate(paths: Iterable[Path], options: AnnotateOptions, *, in_place: bool, check: bool, diff: bool) -> int:
-    """Returns the exit code: 1 if a check found mistakes. If it raises InvalidInput, no file has changed."""
+def run_annotate(
+    paths: Iterable[Path], options: AnnotateOptions, *, in_place: bool, check: CheckOptions | None, diff: bool
+) -> int:
+    """The exit code, which only a check makes other than 0. If it raises InvalidInput, no file has changed."""
     paths = list(paths)
     if not (options.edits or check):
         raise InvalidInput("nothing to do: give --set KEY=VALUE (`vramcast annotations` lists the keys), or --check")
@@ -63,13 +60,17 @@ def run_annotate(paths: Iterable[Path], options: AnnotateOptions, *, in_place: b
         raise InvalidInput("--in-place: cannot write to standard input; without it, the result is on standard output")
     if len(paths) > 1 and not (in_place or check or diff):
         raise InvalidInput("several files need --in-place, --diff or --check")
-    if check:
-        return max([_check(path, options) for path in paths])
+    if check is not None:
+        return check_files(paths, lambda text, source: _edited(text, source, options), check)
     # Edit all before writing any, so that a mistake in one file leaves every file as it was.
     edited = [_edit(read_text(path), str(path), options) for path in paths]
     for path, (before, after) in zip(paths, edited, strict=True):
         _deliver(path, before, after, in_place=in_place, diff=diff)
     return 0
+
+
+def _edited(text: str, source: str, options: AnnotateOptions) -> Manifest:
+    return _edit(text, source, options)[1] if options.edits else parse_manifest(text, source)
 
 
 def parse_settings(pairs: Iterable[str]) -> dict[str, str]:
@@ -120,10 +121,10 @@ def _edit(text: str, source: str, options: AnnotateOptions) -> tuple[Manifest, M
         for document, misplaced in before.misplaced():
             text = remove_value(text, document, (*misplaced.place, misplaced.name), source)
     after = parse_manifest(text, source)
-    known = _mistakes(before)
-    mistakes = [line for line in _mistakes(after) if line not in known or options.move]
-    if mistakes:
-        raise InvalidInput("\n".join(mistakes))
+    known = mistakes(before)
+    added = [line for line in mistakes(after) if line not in known or options.move]
+    if added:
+        raise InvalidInput("\n".join(added))
     return before, after
 
 
@@ -191,44 +192,6 @@ def _labels(manifest: Manifest) -> str:
     return ", ".join(dict.fromkeys(found.template.label for found in manifest.found))
 
 
-def _mistakes(manifest: Manifest) -> list[str]:
-    return [*manifest.mistakes(), *(f"{manifest.source}: {line}" for line in _not_forecast(manifest))]
-
-
-def _not_forecast(manifest: Manifest) -> list[str]:
-    """Valid descriptions that cannot be forecast: an unknown model, a damaged profile."""
-    lines = []
-    for found in manifest.found:
-        if found.record is not None and found.record.task is not None:
-            try:
-                PhysicsForecaster(0.05).forecast(found.record.task, _ANY_PRODUCT)
-            except InvalidTask as error:
-                lines += [f"{found.template.label}: {mistake}" for mistake in error.errors]
-    return lines
-
-
-def _check(path: Path, options: AnnotateOptions) -> int:
-    console = Console(stderr=True, soft_wrap=True, highlight=False)
-    text = read_text(path)
-    try:
-        manifest = _edit(text, str(path), options)[1] if options.edits else parse_manifest(text, str(path))
-        mistakes = _mistakes(manifest)
-        if not mistakes and not any(found.described for found in manifest.found):
-            mistakes = [f"{path}: {undescribed(path)}"]
-    except InvalidInput as error:
-        mistakes = str(error).splitlines()
-    for line in mistakes:
-        console.print(Text.assemble(("error: ", "red"), line))
-    if mistakes:
-        return _EXIT_MISTAKES
-    for found in manifest.found:
-        for note in notes(found):
-            console.print(Text.assemble(("note: ", "yellow"), f"{path}: {found.template.label}: {note}"))
-    count = sum(found.described for found in manifest.found)
-    console.print(Text.assemble(("ok: ", "green"), f"{path}: {count} described pod template{'s' * (count != 1)}"))
-    return 0
-
-
 def _deliver(path: Path, before: Manifest, after: Manifest, *, in_place: bool, diff: bool) -> None:
     console = Console(stderr=True, soft_wrap=True, highlight=False)
     if diff or in_place:
@@ -237,7 +200,7 @@ def _deliver(path: Path, before: Manifest, after: Manifest, *, in_place: bool, d
         sys.stdout.write(after.text)
     if in_place and after.text != before.text:
         _write(path.resolve(), after.text)
-    for line in _mistakes(after):
+    for line in mistakes(after):
         console.print(Text.assemble(("remaining mistake: ", "yellow"), line))
     if in_place:
         done = "annotated" if after.text != before.text else "unchanged"

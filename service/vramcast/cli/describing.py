@@ -109,7 +109,11 @@ def catalog(
 
 
 def annotate(
-    file: Files,
+    files: Annotated[list[Path] | None, typer.Argument(metavar="[FILE.yaml]...", help="Manifests, as with -f.")] = None,
+    file: Annotated[
+        list[Path] | None,
+        typer.Option("--file", "-f", metavar="FILE.yaml", help="A manifest; - is standard input. Repeatable."),
+    ] = None,
     set_: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help=f"Set an annotation. Repeatable. Keys: {', '.join(KEYS)}."),
@@ -133,6 +137,17 @@ def annotate(
     check: Annotated[
         bool, typer.Option("--check", help="Change nothing; exit with 1 if there are mistakes. For CI.")
     ] = False,
+    max_memory: Annotated[
+        str | None, typer.Option(metavar="40Gi", help="With --check: the most that a pod may need on each GPU.")
+    ] = None,
+    gpu: Annotated[
+        str | None, typer.Option(metavar="PRODUCT", help="With --check: the GPU; without --max-memory, all it has.")
+    ] = None,
+    skip_undescribed: Annotated[
+        bool, typer.Option("--skip-undescribed", help="With --check: skip files without any vramcast.dev/ annotation.")
+    ] = False,
+    output: Annotated[str, typer.Option("--output", "-o", help="Of --check: text, json or github.")] = "text",
+    risk: Risk = 0.05,
 ) -> None:
     """Describe a task in a manifest, or check its description.
 
@@ -143,13 +158,23 @@ def annotate(
 
     [dim]vramcast annotate -f job.yaml --set model=timm/resnet50 --set batch-size=64 --diff[/dim]
     [dim]vramcast annotate -f rayjob.yaml --set gpu-memory=20Gi --template worker -i[/dim]
-    [dim]vramcast annotate -f job.yaml --check[/dim]
+    [dim]vramcast annotate -f job.yaml --check --max-memory 40Gi[/dim]
     """
     from vramcast.cli.annotate import SCHEDULER_NAME, AnnotateOptions, parse_names, parse_settings, run_annotate
+    from vramcast.cli.check import CheckOptions, parse_limit
+    from vramcast.errors import InvalidInput
+    from vramcast.forecast.model import choose_forecaster
 
+    paths = [*(file or ()), *(files or ())]
+    if not paths:
+        raise InvalidInput("name a manifest: vramcast annotate -f job.yaml ...")
+    limit = parse_limit(max_memory, gpu, lambda: choose_forecaster("builtin", risk, physics_if_unusable=False))
+    if not check and (limit or skip_undescribed or output != "text"):
+        raise InvalidInput("--max-memory, --gpu, --skip-undescribed and --output need --check")
     name = scheduler_name or (SCHEDULER_NAME if scheduler else None)
     options = AnnotateOptions(parse_settings(set_ or ()), tuple(template or ()), name, move, parse_names(unset or ()))
-    raise typer.Exit(run_annotate(file, options, in_place=in_place, check=check, diff=diff))
+    asked = CheckOptions(limit, output, skip_undescribed) if check else None
+    raise typer.Exit(run_annotate(paths, options, in_place=in_place, check=asked, diff=diff))
 
 
 def forecast(

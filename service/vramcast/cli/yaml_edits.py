@@ -207,6 +207,19 @@ class _Text:
         return self._text[:start] + inserted + self._text[end:]
 
 
+def find_line(text: str, document: int, place: Place) -> int:
+    """The line, counted from 1, of an entry; or of the last part of its place that exists."""
+    node = list(yaml.compose_all(text.removeprefix("\ufeff"), Loader=yaml.SafeLoader))[document]
+    line = node.start_mark.line if node is not None else 0
+    for step in place:
+        entry = _entry(node, step)
+        if entry is None:
+            break
+        key, node = entry
+        line = key.start_mark.line
+    return int(line) + 1
+
+
 def _entry(node: yaml.Node, step: str | int) -> tuple[yaml.Node, yaml.Node] | None:
     if isinstance(node, yaml.MappingNode):
         return next(((key, value) for key, value in node.value if key.value == step), None)
