@@ -43,6 +43,19 @@ def summary_table() -> str:
     )
 
 
+def recorded_table() -> str:
+    """Networks that the bounds have not seen."""
+    found = (e for e in json.loads(_MANIFEST.read_text())["recorded_accuracy"] if e["unseen"] == "network")
+    return _table(
+        "| source, method, GPUs, counter | runs | median error | risk 0.05: covers, over | risk 0.01: covers, over |",
+        (
+            [e["slice"].replace("/", ", "), str(e["rows"]), _percent(e["median_error"]), _bound(e, "0.05"),
+             _bound(e, "0.01")]
+            for e in found
+        ),
+    )  # fmt: skip
+
+
 def _entries(key: str) -> list[dict[str, Any]]:
     by_slice = {entry["slice"]: entry for entry in json.loads(_MANIFEST.read_text())[key]}
     return [by_slice[name] for name in _SLICES]

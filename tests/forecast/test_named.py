@@ -79,8 +79,8 @@ def test_a_length_that_nobody_said_is_the_catalogs_and_told(recordings: Recordin
     ("settings", "why"),
     [
         ({"model": "gpt2", "precision": "bf16"}, "hf/gpt2, whose steps were not recorded with precision bf16;"),
-        ({"model": "gpt2", "precision": "bf16", "lora_rank": "8", "kernels": "liger"},
-         "not recorded with precision bf16, lora-rank 8, lora-targets all-linear, kernels liger;"),
+        ({"model": "gpt2", "precision": "bf16", "lora_rank": "8", "attention": "eager"},
+         "not recorded with precision bf16, lora-rank 8, lora-targets all-linear, attention eager;"),
         ({"model": "gpt2", "precision": "bf16", "lora_rank": "8", "sequence_length": "9000"},
          "whose steps were recorded for 128 to 4096 tokens;"),
         ({"model": "timm/resnet50", "precision": "bf16"}, "of timm/resnet50, whose steps are not in the catalog;"),
@@ -165,7 +165,7 @@ def test_a_name_that_nobody_knows_is_for_the_next_level() -> None:
 
 
 def test_every_shipped_recording_has_the_weights_of_its_model_in_the_catalog() -> None:
-    """Which are pinned by parameters.csv. LoRA and inference freeze them, and nf4 has another size."""
+    """Which are pinned by parameters.csv. LoRA and inference freeze them, and quantized ones have another size."""
     shipped = builtin_recordings()
     assert shipped.has_model("hf/Llama-3.1-8B")
     for key in shipped:
@@ -175,7 +175,7 @@ def test_every_shipped_recording_has_the_weights_of_its_model_in_the_catalog() -
         recording = shipped.read(key)
         assert recording.info["family"] == known.family
         frozen = "lora" in variant or "inference" in variant
-        if "nf4" not in variant:
+        if not any(format_ in variant for format_ in ("nf4", "int4", "int8")):
             element_bytes = 2 if variant.startswith("16-bit") else 4
             loaded = loaded_bytes(recording, Role.FROZEN if frozen else Role.WEIGHT)
             assert loaded == element_bytes * known.parameters, key
@@ -249,7 +249,7 @@ def test_a_named_models_step_can_be_drawn() -> None:
 
 
 def test_what_has_no_recording_is_answered_from_the_layers_and_says_so() -> None:
-    found = forecast(**{**LORA, "kernels": "liger"})
+    found = forecast(**{**LORA, "attention": "eager"})
     assert found.source is Source.MODEL
     assert any("`vramcast profile` records the job's own steps" in note for note in found.assumptions)
 
@@ -272,3 +272,13 @@ def test_full_fine_tuning_that_ran_on_80_gb_fits_there(batch: str, published_gib
     found = forecast(**run, batch_size=batch, sequence_length="4096")
     assert found.source is Source.RECORDING
     assert published_gib * GIB <= found.bound_bytes <= memory_mib(A100) * MIB
+
+
+def test_settings_without_a_recording_are_answered_by_the_nearest_that_takes_no_less(recordings: Recordings) -> None:
+    given = task(model="gpt2", precision="bf16", lora_rank="8", lora_targets="qv", kernels="liger",
+                 sequence_length="1024")  # fmt: skip
+    steps = named_steps(line("gpt2"), given, recordings)
+    assert isinstance(steps, KnownSteps)
+    assert steps.key == key_of("hf/gpt2", "16-bit lora")
+    assert "lora-targets qv counted as all-linear" in steps.task.assumptions
+    assert "kernels liger counted as none" in steps.task.assumptions

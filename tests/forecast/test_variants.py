@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from vramcast.forecast.variants import VARIANTS, shown_settings, variant_of
+from vramcast.forecast.variants import VARIANTS, shown_settings, stand_ins, variant_of
 from vramcast.task.task import Task, parse_task
 from vramcast.task.vocabulary import PREFIX
 
@@ -45,8 +47,10 @@ def test_what_makes_no_difference_shares_a_variant(settings: dict[str, str], nam
     "settings",
     [
         {"precision": "bf16", "attention": "eager"},
-        {"precision": "bf16", "kernels": "liger"},
+        {"precision": "amp-bf16", "kernels": "liger"},
+        {"precision": "bf16", "kernels": "liger", "task": "inference"},
         {"precision": "bf16", "lora-rank": "8", "lora-targets": "qv"},
+        {"precision": "bf16", "lora-rank": "8", "lora-targets": "c_attn"},
         {"precision": "bf16", "lora-rank": "8", "quantization": "int4"},
         {"precision": "amp-bf16", "lora-rank": "8"},
         {"precision": "fp8"},
@@ -65,3 +69,26 @@ def test_settings_are_shown_as_the_annotations_name_them() -> None:
         "gradient-checkpointing true"
     )
     assert shown_settings(task({"precision": "fp32", "task": "inference"})) == "precision fp32, task inference"
+
+
+def test_the_first_to_stand_in_is_the_task_itself() -> None:
+    given = task({"precision": "bf16", "kernels": "liger"})
+    assert next(iter(stand_ins(given))) == given
+
+
+def test_fewer_changes_come_first_and_each_is_told() -> None:
+    given = task({"precision": "bf16", "lora-rank": "8", "lora-targets": "qv", "quantization": "int4"})
+    found = list(stand_ins(given))
+    told = [len(other.assumptions) - len(given.assumptions) for other in found]
+    assert told == sorted(told)
+    assert variant_of(replace(found[-1], gradient_checkpointing=True)) == "16-bit nf4 lora checkpointed"
+    assert "quantization int4 counted as nf4" in found[-1].assumptions
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"precision": "bf16"}, {"precision": "bf16", "lora-rank": "8", "quantization": "int8"}, {"precision": "fp8"}],
+)
+def test_nothing_stands_in_for_what_has_no_neighbour_that_takes_as_much(settings: dict[str, str]) -> None:
+    given = task(settings)
+    assert list(stand_ins(given)) == [given]

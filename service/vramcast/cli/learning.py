@@ -19,6 +19,9 @@ def train(
     base: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Fine-tune this artifact instead of training from scratch.")
     ] = None,
+    recorded: Annotated[
+        bool, typer.Option("--recorded", help="Only fit the bounds of recorded forecasts, in the artifact at --out.")
+    ] = False,
     seeds: Annotated[int, typer.Option(help="Networks per fold; the ensemble has five times as many.")] = 2,
     quiet: Annotated[bool, typer.Option(help="No progress bars.")] = False,
 ) -> None:
@@ -28,10 +31,13 @@ def train(
 
     [dim]vramcast train --data runs/ --out model_artifacts/[/dim]
     [dim]vramcast train --data observed/ --base model_artifacts/ --out candidate/[/dim]
+    [dim]vramcast train --data runs/ --recorded --out model_artifacts/[/dim]
     """
-    from vramcast.train.commands import run_finetune, run_train  # torch is an extra
+    from vramcast.train.commands import run_finetune, run_fit_recorded, run_train  # torch is an extra
 
-    if base is not None:
+    if recorded:
+        run_fit_recorded(data, out, quiet=quiet)
+    elif base is not None:
         run_finetune(data, base, out, quiet=quiet)
     else:
         run_train(data, out, seeds, quiet=quiet)

@@ -16,6 +16,7 @@ from itertools import accumulate, pairwise
 from typing import Protocol
 
 from vramcast.errors import InvalidTask
+from vramcast.forecast.counters import Counter, CounterForecast
 from vramcast.hardware.products import PRODUCTS
 from vramcast.names import Product
 from vramcast.task.quantity import MIB
@@ -107,10 +108,21 @@ class Forecast:
     utilization: Utilization = field(default_factory=Utilization)
     family: str = ""  # of the network, as calibration cells name it
     adjustment: Adjustment = UNADJUSTED  # already applied to median and bound
+    # What torch's own counters will show, where recorded steps tell them apart.
+    allocated: CounterForecast | None = None
+    reserved: CounterForecast | None = None
     need_mib: int = field(init=False)  # what is promised: the bound in whole MiB
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "need_mib", -(-self.bound_bytes // MIB))
+
+    def counted(self, counter: Counter) -> CounterForecast:
+        """As this counter will show it. A forecast without recorded steps knows the device's only."""
+        known = {Counter.ALLOCATED: self.allocated, Counter.RESERVED: self.reserved}.get(counter)
+        if known is not None:
+            return known
+        context = 0 if counter is Counter.DEVICE else self.context_bytes
+        return CounterForecast(max(0, self.median_bytes - context), max(0, self.bound_bytes - context))
 
     @property
     def context_bytes(self) -> int:

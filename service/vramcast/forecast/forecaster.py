@@ -19,6 +19,7 @@ from vramcast.forecast.latents import shown_size
 from vramcast.forecast.named import KnownSteps, NoSteps, lower_level, steps_of
 from vramcast.forecast.physics import bound_factor
 from vramcast.forecast.recorded import forecast_recording
+from vramcast.forecast.recorded_bounds import UNCALIBRATED, RecordedCalibration
 from vramcast.forecast.rules import has_master
 from vramcast.forecast.summary import MATCH_MARGIN, catalog_match, layers_of, summarized
 from vramcast.hardware.products import PRODUCTS, calibration_note
@@ -67,7 +68,7 @@ class CachingForecaster(ABC):
         if isinstance(steps, KnownSteps):
             try:
                 known = replace(steps.task, assumptions=(*steps.task.assumptions, *_with_masters(steps.task)))
-                return forecast_recording(steps.key, known, product, risk)
+                return forecast_recording(steps.key, known, product, risk, self.recorded_calibration)
             except InvalidTask as error:
                 if task.level is Level.PROFILE:
                     raise
@@ -79,6 +80,11 @@ class CachingForecaster(ABC):
             task = replace(task, assumptions=(*task.assumptions, *notes))
         forecast = self.forecast_network(described.network, task, product, risk)
         return replace(forecast, bound_bytes=round(described.doubt * forecast.bound_bytes))
+
+    @property
+    def recorded_calibration(self) -> RecordedCalibration:
+        """How measured runs missed their recordings."""
+        return UNCALIBRATED
 
     @property
     @abstractmethod

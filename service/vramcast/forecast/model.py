@@ -35,6 +35,7 @@ from vramcast.forecast.forecast import (
     bound,
 )
 from vramcast.forecast.forecaster import CachingForecaster, PhysicsForecaster
+from vramcast.forecast.recorded_bounds import Learned, RecordedCalibration
 from vramcast.names import Product
 from vramcast.task.task import Task
 
@@ -63,6 +64,10 @@ class ModelForecaster(CachingForecaster):
     @property
     def version(self) -> str:
         return self._artifact.version
+
+    @property
+    def recorded_calibration(self) -> RecordedCalibration:
+        return self._artifact.recorded
 
     def forecast_network(self, network: Description | None, task: Task, product: Product, risk: float) -> Forecast:
         described = features.describe(network, task, product)
@@ -129,6 +134,7 @@ class Artifact:
     quantiles: tuple[float, ...]
     calibration: Calibration
     ranges: Ranges
+    recorded: RecordedCalibration
     manifest: dict[str, Any]
 
 
@@ -145,6 +151,7 @@ def load_artifact(directory: Path) -> Artifact:
             quantiles=tuple(manifest["quantiles"]),
             calibration=_calibration(manifest["calibration"]),
             ranges=Ranges(*(np.array(manifest["ranges"][name], np.float32) for name in ("low", "high", "width"))),
+            recorded=_recorded(manifest.get("recorded", {})),
             manifest=manifest,
         )
     except (KeyError, TypeError, ValueError) as error:
@@ -193,6 +200,18 @@ def _calibration(cells: dict[str, Any]) -> Calibration:
     return Calibration({
         key: Factors(int(cell["scores"]), {float(risk): float(value) for risk, value in cell["factors"].items()})
         for key, cell in cells.items()
+    })  # fmt: skip
+
+
+def _recorded(cells: dict[str, Any]) -> RecordedCalibration:
+    """Absent from artifacts that were made before recordings."""
+    return RecordedCalibration({
+        name: Learned(
+            float(cell["shift"]),
+            Factors(int(cell["runs"]), {float(risk): float(value) for risk, value in cell["margins"].items()}),
+            int(cell["networks"]),
+        )
+        for name, cell in cells.items()
     })  # fmt: skip
 
 

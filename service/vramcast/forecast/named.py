@@ -14,7 +14,7 @@ from vramcast.forecast.recorded import is_recording
 from vramcast.forecast.recording import Recording
 from vramcast.forecast.recordings import Recordings, RecordingsUnusable, builtin_recordings, key_of
 from vramcast.forecast.sizes import Variable
-from vramcast.forecast.variants import shown_settings, variant_of
+from vramcast.forecast.variants import shown_settings, stand_ins, variant_of
 from vramcast.task.task import Task
 from vramcast.task.vocabulary import Level
 
@@ -67,14 +67,14 @@ def named_steps(line: Line, task: Task, recordings: Recordings) -> KnownSteps | 
         return NoSteps(
             f"forecast from {lower_level(task)} of {line.name}, whose steps are not in the catalog; {_CLOSER}"
         )
-    variant = variant_of(task)
-    key = key_of(line.name, variant or "")
-    if variant is None or key not in recordings:
-        return NoSteps(
-            f"forecast from {lower_level(task)} of {line.name}, whose steps were not recorded with "
-            f"{shown_settings(task)}; {_CLOSER}"
-        )
-    return _sized_steps(line, task, recordings, key)
+    for nearest in stand_ins(task):
+        variant = variant_of(nearest)
+        if variant is not None and (key := key_of(line.name, variant)) in recordings:
+            return _sized_steps(line, nearest, recordings, key)
+    return NoSteps(
+        f"forecast from {lower_level(task)} of {line.name}, whose steps were not recorded with "
+        f"{shown_settings(task)}; {_CLOSER}"
+    )
 
 
 def _sized_steps(line: Line, task: Task, recordings: Recordings, key: str) -> KnownSteps | NoSteps:

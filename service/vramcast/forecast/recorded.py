@@ -9,13 +9,20 @@ from functools import lru_cache
 
 from vramcast.errors import FieldError, InvalidInput, InvalidTask
 from vramcast.forecast.accumulation import accumulated
+from vramcast.forecast.counters import CounterForecast
 from vramcast.forecast.forecast import Forecast, Source
 from vramcast.forecast.peak_parts import peak_parts
 from vramcast.forecast.peaks import AllocatorSettings, Peaks, peaks
 from vramcast.forecast.physics import context_part
 from vramcast.forecast.prepared import Prepared, prepared
 from vramcast.forecast.rank_view import Plan, Scheme
-from vramcast.forecast.recorded_bounds import bound_bytes, doubt, tensors_capacity_bytes
+from vramcast.forecast.recorded_bounds import (
+    UNCALIBRATED,
+    Figure,
+    Method,
+    RecordedCalibration,
+    RunKind,
+)
 from vramcast.forecast.recording import Recording
 from vramcast.forecast.recordings import builtin_recordings
 from vramcast.forecast.sharding import shard
@@ -27,9 +34,9 @@ from vramcast.hardware.products import memory_mib, reserve_mib
 from vramcast.names import Product
 from vramcast.task.quantity import MIB
 from vramcast.task.task import FIELD_NAMES, Task
-from vramcast.task.vocabulary import KEYS, PREFIX, Allocator, Kernels, Kind, Offload, Optimizer, Precision
+from vramcast.task.vocabulary import KEYS, PREFIX, Allocator, Kernels, Kind, Offload, Optimizer, Precision, Quantization
 
-VERSION = "recording-1"
+VERSION = "recording-2"
 _CAST = frozenset({Precision.FP16, Precision.BF16})
 _SCHEMES = {1: Scheme.ZERO_1, 2: Scheme.ZERO_2, 3: Scheme.ZERO_3}
 _WITHOUT_MASTERS = {2: Scheme.FSDP_GRADIENTS, 3: Scheme.FSDP}
@@ -75,7 +82,9 @@ def clear_measured() -> None:
     _measured.cache_clear()
 
 
-def forecast_recording(key: str, task: Task, product: Product, risk: float) -> Forecast:
+def forecast_recording(
+    key: str, task: Task, product: Product, risk: float, calibration: RecordedCalibration = UNCALIBRATED
+) -> Forecast:
     """Raises InvalidTask where the task contradicts the recording, or asks for what it does not answer."""
     recording = load_recording(key)
     run = _run(recording, key, task)
@@ -84,11 +93,11 @@ def forecast_recording(key: str, task: Task, product: Product, risk: float) -> F
     room = None if task.share else _room_bytes(product, context.size_bytes)
     if room is not None and room < found.reserved_bytes and _holds(found, run, room):
         found, notes = _measured(run, room)[0], (*notes, f"the allocator gives cached memory back to fit {product}")
+    bounds = calibration.bounds(run_kind(recording, task), product)
     median = found.reserved_bytes + context.size_bytes
-    doubted = _doubt(recording, run, product)
-    bound = max(median, bound_bytes(median, doubted, risk))
+    bound = bounds.bound_bytes(Figure.DEVICE, median, risk)
     if room is not None and (whole := room + context.size_bytes) < bound:
-        capacity = tensors_capacity_bytes(room, doubted, risk)
+        capacity = bounds.tensors_capacity_bytes(room, risk)
         if median <= whole and _holds(found, run, capacity):
             bound, notes = whole, (*notes, f"the bound is all of {product}: the allocator gives cached memory back")
     return Forecast(
@@ -101,6 +110,8 @@ def forecast_recording(key: str, task: Task, product: Product, risk: float) -> F
         parts=(*peak_parts(found, run.point(recording), run.optimizer), context),
         assumptions=(*_assumptions(recording, task), *notes),
         family=recording.info.get("family", ""),
+        allocated=CounterForecast(found.active_bytes, bounds.bound_bytes(Figure.TENSORS, found.active_bytes, risk)),
+        reserved=CounterForecast(median - context.size_bytes, bound - context.size_bytes),
     )
 
 
@@ -109,14 +120,23 @@ def _holds(found: Peaks, run: _Run, capacity_bytes: int) -> bool:
     return found.active_bytes <= capacity_bytes and _measured(run, capacity_bytes)[0].out_of_memory is None
 
 
-def _doubt(recording: Recording, run: _Run, product: Product) -> float:
-    return doubt(
-        product,
+def run_kind(recording: Recording, task: Task) -> RunKind:
+    return RunKind(
+        method=_method(task),
+        sharded=task.zero_stage > 0,
+        replicated=task.zero_stage == 0 and task.data_parallel_size > 1,
+        fused=task.kernels is not Kernels.NONE or recording.info.get("kernels", Kernels.NONE) != Kernels.NONE,
         convolves="cudnn" in recording.info,
-        fused=recording.info.get("kernels", Kernels.NONE) != Kernels.NONE,
-        sharded=run.shards,
         own_loop=_LOOP in recording.info,
     )
+
+
+def _method(task: Task) -> Method:
+    if task.kind is Kind.INFERENCE:
+        return Method.INFERENCE
+    if task.quantization is not Quantization.NONE:
+        return Method.QUANTIZED
+    return Method.LORA if task.lora_rank else Method.FULL
 
 
 def task_tape(key: str, task: Task) -> Tape:

@@ -1,14 +1,21 @@
 """How much more than its recording says a run may take.
 
 A recording has every tensor, but not what libraries take for themselves: cuDNN's workspaces, kernels that were compiled
-for the job, buffers for communication. Each of these is a *doubt*, a share of the median that 19 of 20 measured runs
-stayed within (docs/forecast.md has the runs). Doubts are independent, so their squares add up.
+for the job, buffers for communication, copies that another version of a library makes. For the kinds of run that others
+measured, the artifact knows by how much they missed their recordings (`Learned`). For the rest there are *doubts*:
+shares of the median that 19 of 20 runs stayed within (docs/forecast.md). Doubts are independent, so their squares add
+up.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
 from math import hypot
 
+from vramcast.forecast.forecast import Factors, Spreads
 from vramcast.forecast.physics import bound_factor
 from vramcast.hardware.products import PRODUCTS
 from vramcast.names import Product
@@ -27,25 +34,109 @@ _UNMEASURED = bound_factor(_RISK) - 1.0
 _LEAST_BYTES = 512 * MIB
 # Tensors in use are three times as close to torch's own count as the reserved memory is to the device's.
 _OF_TENSORS = 1.0 / 3.0
+_ONE = Spreads({_RISK: 1.0})  # margins are stored as they are
 
 
-def doubt(product: Product, *, convolves: bool, fused: bool, sharded: bool, own_loop: bool) -> float:
+class Method(StrEnum):
+    FULL = "full"
+    LORA = "lora"
+    QUANTIZED = "quantized"
+    INFERENCE = "inference"
+
+
+class Figure(StrEnum):
+    TENSORS = "tensors"  # torch's allocated memory
+    DEVICE = "device"  # what is reserved, with or without the context
+
+
+@dataclass(frozen=True, slots=True)
+class RunKind:
+    """What makes runs miss their recordings alike."""
+
+    method: Method = Method.FULL
+    sharded: bool = False
+    replicated: bool = False  # over several GPUs, which all hold everything
+    fused: bool = False
+    convolves: bool = False
+    own_loop: bool = False
+
+    @property
+    def measured(self) -> bool:
+        """Whether published runs of this kind can be compared at all. Of the others nobody has any."""
+        return not (self.convolves or self.own_loop or self.replicated or self.method is Method.INFERENCE)
+
+    def cells(self, figure: Figure) -> Iterator[str]:
+        """From the narrowest to the widest."""
+        sharding, kernels = "sharded" if self.sharded else "single", "fused" if self.fused else "plain"
+        yield f"{figure}/{sharding}/{self.method}/{kernels}"
+        yield f"{figure}/{sharding}/{self.method}"
+        yield f"{figure}/{sharding}"
+
+
+@dataclass(frozen=True, slots=True)
+class Learned:
+    """How runs of a cell missed their recordings, in logarithms of measured over recorded."""
+
+    shift: float  # of the middle run
+    factors: Factors  # by risk, how far above that the bound lies
+    networks: int
+
+    def beyond(self, risk: float) -> float:
+        """How far the bound lies above the recording. The median stays: few networks say what a median should be."""
+        return max(0.0, self.shift + self.factors.margin(_ONE, risk))
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """Of one kind of run on one product. `learned` is None where nobody measured that kind."""
+
+    doubt: float
+    device: Learned | None = None
+    tensors: Learned | None = None
+
+    def bound_bytes(self, figure: Figure, recorded_bytes: int, risk: float) -> int:
+        """Never above the rule of thumb for a forecast from layers, nor below what was recorded."""
+        learned = self.device if figure is Figure.DEVICE else self.tensors
+        if learned is None:
+            share = self.doubt if figure is Figure.DEVICE else _OF_TENSORS * self.doubt
+            more = _scale(risk) * max(share * recorded_bytes, _LEAST_BYTES)
+        else:
+            more = max(math.expm1(learned.beyond(risk)) * recorded_bytes, _scale(risk) * _LEAST_BYTES)
+        return min(recorded_bytes + round(more), max(recorded_bytes, round(recorded_bytes * bound_factor(risk))))
+
+    def tensors_capacity_bytes(self, room_bytes: int, risk: float) -> int:
+        """What the recorded tensors must fit into, so that the true ones fit into the room at this risk."""
+        if self.tensors is None:
+            return round(room_bytes / (1.0 + _OF_TENSORS * _scale(risk) * self.doubt))
+        return round(room_bytes / math.exp(self.tensors.beyond(risk)))
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedCalibration:
+    """The artifact's knowledge of how runs miss their recordings. Empty without an artifact."""
+
+    cells: Mapping[str, Learned]
+
+    def bounds(self, kind: RunKind, product: Product) -> Bounds:
+        doubted = doubt(product, kind)
+        if not kind.measured or product not in PRODUCTS:
+            return Bounds(doubted)
+        return Bounds(doubted, self._find(kind, Figure.DEVICE), self._find(kind, Figure.TENSORS))
+
+    def _find(self, kind: RunKind, figure: Figure) -> Learned | None:
+        return next((found for cell in kind.cells(figure) if (found := self.cells.get(cell))), None)
+
+
+UNCALIBRATED = RecordedCalibration({})
+
+
+def doubt(product: Product, kind: RunKind) -> float:
     """The share of the median that a run exceeds it by with a risk of 0.05."""
     if product not in PRODUCTS:
         return _UNMEASURED
-    found = {_CONVOLUTIONS: convolves, _FUSED: fused, _SHARDED: sharded, _OWN_LOOP: own_loop}
+    communicates = kind.sharded or kind.replicated
+    found = {_CONVOLUTIONS: kind.convolves, _FUSED: kind.fused, _SHARDED: communicates, _OWN_LOOP: kind.own_loop}
     return min(_UNMEASURED, hypot(_ALWAYS, *(share for share, there in found.items() if there)))
-
-
-def bound_bytes(median_bytes: int, doubted: float, risk: float) -> int:
-    """Never above the rule of thumb for a forecast from layers."""
-    more = _scale(risk) * max(doubted * median_bytes, _LEAST_BYTES)
-    return min(median_bytes + round(more), round(median_bytes * bound_factor(risk)))
-
-
-def tensors_capacity_bytes(room_bytes: int, doubted: float, risk: float) -> int:
-    """What the recorded tensors must fit into, so that the true ones fit into the room at this risk."""
-    return round(room_bytes / (1.0 + _OF_TENSORS * _scale(risk) * doubted))
 
 
 def _scale(risk: float) -> float:

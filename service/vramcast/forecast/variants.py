@@ -6,7 +6,9 @@ are added when a task is forecast. What is left has one recording for each way t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from itertools import product
 
 from vramcast.task.task import Task
 from vramcast.task.vocabulary import Attention, Kernels, Kind, LoraTargets, Precision, Quantization
@@ -14,26 +16,40 @@ from vramcast.task.vocabulary import Attention, Kernels, Kind, LoraTargets, Prec
 # Any rank will do: it is one of the recording's variables.
 _LORA = {"lora-rank": "16"}
 _ATTENTION_LORA = {**_LORA, "lora-targets": "attention"}
-_NF4_LORA = {**_LORA, "quantization": "nf4"}
 _CHECKPOINTED = {"gradient-checkpointing": "true"}
 _BF16 = {"precision": "bf16"}
 _AMP = {"precision": "amp-bf16"}
 _FP32 = {"precision": "fp32"}
+_NF4, _INT4, _INT8 = ({"quantization": bits} for bits in ("nf4", "int4", "int8"))
+_FUSED, _LIGER = ({"kernels": kernels} for kernels in ("fused", "liger"))
+_USUAL = {**_BF16, **_CHECKPOINTED}
 # The most frequent first, as values of the annotations.
 VARIANTS: dict[str, Mapping[str, str]] = {
-    "16-bit lora checkpointed": {**_BF16, **_LORA, **_CHECKPOINTED},
+    "16-bit lora checkpointed": {**_USUAL, **_LORA},
     "16-bit lora": {**_BF16, **_LORA},
-    "16-bit nf4 lora checkpointed": {**_BF16, **_NF4_LORA, **_CHECKPOINTED},
-    "16-bit full checkpointed": {**_BF16, **_CHECKPOINTED},
+    "16-bit nf4 lora checkpointed": {**_USUAL, **_NF4, **_LORA},
+    "16-bit full checkpointed": _USUAL,
     "16-bit full": _BF16,
     "16-bit inference": {**_BF16, "task": "inference"},
-    "16-bit nf4 lora": {**_BF16, **_NF4_LORA},
+    "16-bit nf4 lora": {**_BF16, **_NF4, **_LORA},
     "amp full checkpointed": {**_AMP, **_CHECKPOINTED},
     "amp full": _AMP,
     "fp32 full checkpointed": {**_FP32, **_CHECKPOINTED},
     "fp32 full": _FP32,
-    "16-bit attention lora checkpointed": {**_BF16, **_ATTENTION_LORA, **_CHECKPOINTED},
+    "16-bit attention lora checkpointed": {**_USUAL, **_ATTENTION_LORA},
     "16-bit attention lora": {**_BF16, **_ATTENTION_LORA},
+    "16-bit nf4 attention lora checkpointed": {**_USUAL, **_NF4, **_ATTENTION_LORA},
+    "16-bit lora checkpointed liger": {**_USUAL, **_LORA, **_LIGER},
+    "16-bit full checkpointed liger": {**_USUAL, **_LIGER},
+    "16-bit full liger": {**_BF16, **_LIGER},
+    "16-bit lora liger": {**_BF16, **_LORA, **_LIGER},
+    "16-bit nf4 lora checkpointed liger": {**_USUAL, **_NF4, **_LORA, **_LIGER},
+    "16-bit int8 lora checkpointed": {**_USUAL, **_INT8, **_LORA},
+    "16-bit int4 attention lora checkpointed": {**_USUAL, **_INT4, **_ATTENTION_LORA},
+    "16-bit full checkpointed fused": {**_USUAL, **_FUSED},
+    "16-bit attention lora checkpointed fused": {**_USUAL, **_ATTENTION_LORA, **_FUSED},
+    "16-bit nf4 attention lora checkpointed fused": {**_USUAL, **_NF4, **_ATTENTION_LORA, **_FUSED},
+    "16-bit int4 attention lora checkpointed fused": {**_USUAL, **_INT4, **_ATTENTION_LORA, **_FUSED},
 }
 # Of networks other than language models.
 PLAIN_VARIANTS = ("amp full", "16-bit full", "fp32 full")
@@ -42,11 +58,8 @@ _WEIGHTS = {
     Precision.BF16: "16-bit", Precision.FP16: "16-bit", Precision.AMP_BF16: "amp", Precision.AMP_FP16: "amp",
     Precision.FP32: "fp32", Precision.TF32: "fp32",
 }  # fmt: skip
-_WAYS: dict[tuple[Quantization, str], str] = {
-    (Quantization.NONE, ""): "full", (Quantization.NONE, LoraTargets.ALL_LINEAR): "lora",
-    (Quantization.NONE, LoraTargets.ATTENTION): "attention lora",
-    (Quantization.NF4, LoraTargets.ALL_LINEAR): "nf4 lora",
-}  # fmt: skip
+_WORDS = frozenset(LoraTargets)  # other targets are names of modules
+_TARGETS = {LoraTargets.ALL_LINEAR: "lora", LoraTargets.ATTENTION: "attention lora"}
 
 
 def variant_of(task: Task) -> str | None:
@@ -54,15 +67,59 @@ def variant_of(task: Task) -> str | None:
 
     Flash attention is no variant of its own: in 16 bits torch chooses its flash kernel by itself.
     """
-    weights = _WEIGHTS.get(task.precision)
-    way = _WAYS.get((task.quantization, "" if task.lora_rank is None else task.lora_targets))
-    if weights is None or way is None or task.kernels is not Kernels.NONE or task.attention is Attention.EAGER:
-        return None
-    if task.kind is Kind.INFERENCE:
-        name = f"{weights} inference" if way == "full" else ""
-    else:
-        name = f"{weights} {way}{' checkpointed' if task.gradient_checkpointing else ''}"
+    name = _name(task)
     return name if name in VARIANTS else None
+
+
+def _name(task: Task) -> str:
+    """Empty if no variant can have these settings."""
+    weights, way = _WEIGHTS.get(task.precision), _way(task)
+    if weights is None or not way or task.attention is Attention.EAGER:
+        return ""
+    if task.kind is Kind.INFERENCE:
+        return f"{weights} inference" if way == "full" and task.kernels is Kernels.NONE else ""
+    checkpointed = " checkpointed" if task.gradient_checkpointing else ""
+    kernels = "" if task.kernels is Kernels.NONE else f" {task.kernels}"
+    return f"{weights} {way}{checkpointed}{kernels}"
+
+
+def _way(task: Task) -> str:
+    """What is trained, and the format of the rest."""
+    if task.lora_rank is None:
+        return "full" if task.quantization is Quantization.NONE else ""
+    targets = _TARGETS.get(LoraTargets(task.lora_targets)) if task.lora_targets in _WORDS else None
+    frozen = "" if task.quantization is Quantization.NONE else f"{task.quantization} "
+    return f"{frozen}{targets}" if targets else ""
+
+
+# What may stand in for a setting, the nearest first: never something that needs less memory.
+_KERNELS_FOR = {Kernels.LIGER: (Kernels.FUSED, Kernels.NONE), Kernels.FUSED: (Kernels.NONE,)}
+_TARGETS_FOR = {LoraTargets.QV: (LoraTargets.ATTENTION, LoraTargets.ALL_LINEAR),
+                LoraTargets.ATTENTION: (LoraTargets.ALL_LINEAR,), LoraTargets.ALL_LINEAR: ()}  # fmt: skip
+_FORMAT_FOR = {Quantization.INT4: (Quantization.NF4,)}
+
+
+def stand_ins(task: Task) -> Iterator[Task]:
+    """The task itself, then the same with settings that take as much memory or a little more, fewest changes first.
+
+    A forecast from a recording of nearly the same steps is closer than one from layers. Each says what was replaced.
+    """
+    targets = (
+        _TARGETS_FOR.get(LoraTargets(task.lora_targets), ())
+        if task.lora_targets in _WORDS
+        else (LoraTargets.ALL_LINEAR,)
+    )
+    choices = (
+        [("quantization", value) for value in (task.quantization, *_FORMAT_FOR.get(task.quantization, ()))],
+        [("lora_targets", value) for value in (task.lora_targets, *(targets if task.lora_rank is not None else ()))],
+        [("kernels", value) for value in (task.kernels, *_KERNELS_FOR.get(task.kernels, ()))],
+    )
+    changes = [
+        [(name, value) for name, value in chosen if getattr(task, name) != value] for chosen in product(*choices)
+    ]
+    for changed in sorted(changes, key=len):
+        notes = (f"{name.replace('_', '-')} {getattr(task, name)} counted as {value}" for name, value in changed)
+        yield replace(task, **dict(changed), assumptions=(*task.assumptions, *notes)) if changed else task
 
 
 def shown_settings(task: Task) -> str:

@@ -18,6 +18,7 @@ from pathlib import Path
 import numpy as np
 import torch
 import transformers
+from numpy.typing import NDArray
 from torch import nn
 
 from vramcast.errors import InvalidInput
@@ -229,8 +230,17 @@ def _stretches(few: Build, more: Build, settings: RunSettings) -> bool:
 
 
 def same_tape(one: Tape, other: Tape) -> bool:
-    arrays = ("sizes", "roles", "units", "events", "streams")
-    return one.marks == other.marks and all(np.array_equal(getattr(one, a), getattr(other, a)) for a in arrays)
+    """Storages that are freed at one moment may be freed in any order: it changes nothing that follows."""
+    arrays = ("sizes", "roles", "units", "streams")
+    if one.marks != other.marks or not all(np.array_equal(getattr(one, a), getattr(other, a)) for a in arrays):
+        return False
+    return np.array_equal(_frees_in_order(one.events), _frees_in_order(other.events))
+
+
+def _frees_in_order(events: NDArray[np.int32]) -> NDArray[np.int32]:
+    """With the frees between two allocations sorted."""
+    moment = np.cumsum(events >= 0)
+    return events[np.lexsort((np.where(events >= 0, -1, ~events), moment))]
 
 
 def _builder(depth: Depth, blocks: int) -> Build:

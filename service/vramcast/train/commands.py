@@ -38,6 +38,26 @@ def run_train_speed(data: Path, out: Path, *, quiet: bool) -> None:
     Console().print(shown)
 
 
+def run_fit_recorded(data: Path, out: Path, *, quiet: bool) -> None:
+    """Replaces the calibration of recorded forecasts in the manifest of an artifact; the network stays as it is."""
+    from vramcast.forecast.model import MANIFEST, load_artifact  # noqa: PLC0415
+    from vramcast.train.recorded import fit_recorded  # noqa: PLC0415  # needs scipy
+
+    manifest = load_artifact(out).manifest | fit_recorded(data, Progress(quiet=quiet))
+    written = (out / MANIFEST).with_suffix(".new")
+    written.write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
+    written.replace(out / MANIFEST)
+    Console(width=None if sys.stdout.isatty() else _PIPE_WIDTH).print(recorded_table(manifest["recorded_accuracy"]))
+
+
+def recorded_table(accuracy: list[dict[str, Any]]) -> Table:
+    shown = Table("unseen", "slice", "rows", "median", "covers .05", "over .05", "covers .01", "over .01")
+    for entry in accuracy:
+        bounds = [f"{entry[name][risk]:.1%}" for risk in ("0.05", "0.01") for name in ("coverage", "over_reservation")]
+        shown.add_row(entry["unseen"], entry["slice"], str(entry["rows"]), f"{entry['median_error']:.2%}", *bounds)
+    return shown
+
+
 def run_finetune(data: Path, base: Path, out: Path, *, quiet: bool) -> None:
     from vramcast.train.finetune import finetune  # noqa: PLC0415  # needs torch
 
@@ -60,6 +80,11 @@ def run_evaluate(data: Path, artifact: Path, output: str) -> None:
     # A pipe has no width, and the table must not be cut off.
     console = Console(width=None if sys.stdout.isatty() else _PIPE_WIDTH)
     console.print(table(report["slices"]))
+    for source, reasons in report["left_out"].items():
+        told = ", ".join(f"{reason} ({rows})" for reason, rows in reasons.items())
+        console.print(f"runs/{source} left out: {told}", highlight=False)
+    if "latency_ms" not in report:
+        return
     console.print(f"{report['artifact']}; one forecast takes {report['latency_ms']['p50']} ms (p50)", highlight=False)
 
 
@@ -83,7 +108,7 @@ def _cells(entry: dict[str, Any]) -> list[str]:
         entry["slice"],
         str(entry["rows"]),
         *(f"{entry[name]:.2%}" for name in ("median_error", "mean_error", "p95_error", "under_share")),
-        *(f"{entry[name]:.3f}" for name in ("bin_accuracy_1gb", "bin_accuracy_8gb")),
+        *(f"{entry[name]:.3f}" if name in entry else "" for name in ("bin_accuracy_1gb", "bin_accuracy_8gb")),
         *(f"{entry[name][risk]:.1%}" for risk in ("0.05", "0.01") for name in ("coverage", "over_reservation")),
         "" if caught is None else f"{caught:.1%}",
         "" if known is None else f"{known:.3f}",

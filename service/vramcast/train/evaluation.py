@@ -13,13 +13,14 @@ from numpy.typing import NDArray
 
 from vramcast.forecast.features import describe
 from vramcast.forecast.forecast import Cell, bound
-from vramcast.forecast.model import Artifact, ModelSession, load_artifact, novelty_of
+from vramcast.forecast.model import Artifact, ModelForecaster, ModelSession, load_artifact, novelty_of
 from vramcast.forecast.physics import clear_caches
 from vramcast.hardware.products import PRODUCTS
 from vramcast.task.quantity import MIB
 from vramcast.train.dataset import usable_mib
 from vramcast.train.progress import Progress
 from vramcast.train.records import TARGETS, Record, RecordOutcome, read_records
+from vramcast.train.runs.judging import DEFAULT_RISK, evaluate_runs
 
 Floats = NDArray[np.float64]
 REPORTED_RISKS = (0.1, 0.05, 0.01)
@@ -151,7 +152,10 @@ def _utilization(judged: Judged, ok: NDArray[np.bool_], source: str) -> dict[str
 def evaluate(data_dir: Path, artifact_dir: Path, progress: Progress) -> dict[str, Any]:
     """One artifact against measured runs, as JSON. Too optimistic on training data, unlike the manifest's figures."""
     artifact = load_artifact(artifact_dir)
-    records = read_records(data_dir)
+    published = evaluate_runs(data_dir, ModelForecaster(artifact, DEFAULT_RISK), progress)
+    records = read_records(data_dir, needed=not published["slices"])
+    if not records:
+        return {"artifact": artifact.version, "rows": 0, **published}
     judged, seconds = judge(records, artifact, progress)
     report = slices(judged)
     for entry in report:
@@ -163,7 +167,8 @@ def evaluate(data_dir: Path, artifact_dir: Path, progress: Progress) -> dict[str
         "rows": len(records),
         "latency_ms": _latency(seconds[0]),
         "cpu_ms": _latency(seconds[1]),  # unlike the latency, independent of other load on the machine
-        "slices": report,
+        "slices": report + published["slices"],
+        "left_out": published["left_out"],
     }
 
 

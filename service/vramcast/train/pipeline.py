@@ -29,6 +29,7 @@ from vramcast.train.export import check_parity, export
 from vramcast.train.fitting import Schedule
 from vramcast.train.network import MEDIAN, QUANTILES, Shape
 from vramcast.train.progress import Progress
+from vramcast.train.recorded import fit_recorded
 from vramcast.train.records import read_records
 from vramcast.train.trees import BLEND, Correction, fit_distances, fit_medians, stack_inputs
 from vramcast.train.utilization import SM_ACTIVE, correct_utilization
@@ -83,6 +84,7 @@ def train(
         "shape": asdict(shape),
         "schedule": asdict(schedule),
         "networks": len(validated.networks),
+        **fit_recorded(data_dir, progress),
     }
     out.mkdir(parents=True, exist_ok=True)
     (out / MODEL).write_bytes(model)

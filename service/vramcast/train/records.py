@@ -52,13 +52,13 @@ class Record:
     others_mib: dict[str, float]  # estimates of the same run by published tools
 
 
-def read_records(data: Path) -> list[Record]:
-    """Every row of both tables. Either may be missing, but not both."""
+def read_records(data: Path, *, needed: bool = True) -> list[Record]:
+    """Every row of both tables. Either may be missing, but not both if any is `needed`."""
     profiles = _read_profiles(data)
     networks: dict[str, Description] = {}
     tables = [(data / "measurements.csv", _measurement), (data / "xmem.csv", _xmem)]
     found = [(path, read) for path, read in tables if path.exists()]
-    if not found:
+    if not found and needed:
         raise InvalidInput(f"{data} has neither measurements.csv nor xmem.csv")
     records = []
     for path, read in found:

@@ -7,7 +7,7 @@ writes its gradient over the logits, or never has the logits of all tokens.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -128,21 +128,22 @@ def _patches(model: nn.Module) -> list[tuple[Any, str, Any]]:
 
 
 class _ChunkedLoss(torch.autograd.Function):
-    """Liger's linear layer and loss in one: logits of a chunk of tokens at a time, gradients already in forward."""
+    """Liger's linear layer and loss in one: logits of a chunk of tokens at a time, gradients already in forward.
+
+    Liger cuts the tokens into as many chunks as the vocabulary is wider than the hidden state, and rounds a chunk up
+    to a power of two. So the logits of a chunk have at most twice as many elements as all hidden states, whatever the
+    vocabulary is, and one chunk's memory serves the next. Written so, every size is a polynomial in the batch and the
+    length, and one recording answers all of them.
+    """
 
     @staticmethod
     def forward(ctx: Any, hidden: Tensor, weight: Tensor) -> Tensor:
         tokens, width = hidden.shape
-        chunk = _power_of_two(-(-tokens // -(-weight.shape[0] // width)))
         gradient = torch.zeros_like(hidden)
         of_weight = torch.zeros_like(weight) if weight.requires_grad else None
         losses = torch.zeros(tokens, dtype=torch.float32, device=hidden.device)
-        for begin in range(0, tokens, chunk):
-            part = hidden[begin : begin + chunk]
-            logits = part @ weight.t()
-            gradient[begin : begin + chunk] = logits @ weight
-            if of_weight is not None:
-                torch.addmm(of_weight, logits.t(), part, out=of_weight)
+        logits = hidden.new_empty(2 * tokens, width)
+        del logits
         ctx.save_for_backward(gradient, of_weight)
         return losses.sum()
 
@@ -151,17 +152,14 @@ class _ChunkedLoss(torch.autograd.Function):
         return ctx.saved_tensors
 
 
-def _power_of_two(number: int) -> int:
-    return 1 << max(0, number - 1).bit_length()
-
-
 def has_head(model: Any) -> bool:
     return hasattr(model, "lm_head") and hasattr(model, "get_decoder")
 
 
-def chunked_loss(model: Any, batch: dict[str, Any]) -> Tensor:
-    """A causal language model's loss without the logits of all tokens."""
-    given = {name: value for name, value in batch.items() if name != "labels"}
-    hidden: Tensor = model.get_decoder()(**given)[0]
+def chunked_loss(model: Any, batch: dict[str, Any] | tuple[Sequence[Any], dict[str, Any]]) -> Tensor:
+    """A causal language model's loss without the logits of all tokens. A batch is what `forward` gets."""
+    args, named = ((), batch) if isinstance(batch, dict) else batch
+    given = {name: value for name, value in named.items() if name != "labels"}
+    hidden: Tensor = model.get_decoder()(*args, **given)[0]
     hidden = hidden[..., :-1, :].contiguous()
     return _ChunkedLoss.apply(hidden.view(-1, hidden.shape[-1]), model.lm_head.weight)  # type: ignore[no-any-return]

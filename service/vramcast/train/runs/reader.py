@@ -1,0 +1,230 @@
+"""Reads `runs/*.csv`: measured runs of many sources, described as a pod would describe them.
+
+Every row that cannot be compared is left out for a reason, and the reasons are counted. Repeats of one configuration
+over library versions become one run with the median of each figure.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections import Counter as Tally
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from pathlib import Path
+from statistics import median
+
+from vramcast.errors import InvalidTask
+from vramcast.forecast.catalog import Line, builtin_catalog
+from vramcast.forecast.counters import Counter
+from vramcast.hardware.products import memory_mib
+from vramcast.names import Product
+from vramcast.task.task import Task, parse_task
+from vramcast.task.vocabulary import PREFIX
+from vramcast.train.runs import words
+from vramcast.train.runs.counters import counter
+from vramcast.train.runs.words import LeftOut
+
+Row = dict[str, str]
+# Sources whose licence forbids to train on them what ships.
+_EVALUATE_ONLY = ("agpl", "non-commercial", "noncommercial", "cc-by-nc")
+_PREFIXES = ("torchvision ", "timm ")
+_MOST_GIB = 2000.0
+
+
+class RunEnding(StrEnum):
+    MEASURED = "measured"
+    OUT_OF_MEMORY = "out of memory"  # needs at least what the GPU has
+    FITTED = "fitted"  # needs at most what the GPU has
+    INTERVAL = "interval"  # this batch fitted, `fail_batch` did not
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredRun:
+    """One configuration. `network` is never on both sides of a split."""
+
+    source: str  # the file's name
+    network: str
+    task: Task
+    product: Product
+    ending: RunEnding
+    gib: dict[Counter, float] = field(default_factory=dict)  # where it was measured
+    primary: Counter = Counter.DEVICE  # the counter of the source's own figure
+    fail_batch: int = 0
+    method: str = "full"
+    gpus: int = 1
+    varies: bool = False  # samples differ in length
+    evaluate_only: bool = False
+    repeats: int = 1
+
+
+@dataclass(slots=True)
+class Runs:
+    runs: list[MeasuredRun] = field(default_factory=list)
+    left_out: Tally[tuple[str, str]] = field(default_factory=Tally)  # by source and reason
+    rows: Tally[str] = field(default_factory=Tally)
+
+
+def read_runs(data: Path) -> Runs:
+    """Empty if there is no directory `runs`."""
+    found = Runs()
+    for path in sorted((data / "runs").glob("*.csv")):
+        read: list[MeasuredRun] = []
+        with path.open(newline="", encoding="utf-8") as file:
+            for row in csv.DictReader(file):
+                found.rows[path.stem] += 1
+                try:
+                    read.append(_run(path.stem, row))
+                except LeftOut as reason:
+                    found.left_out[path.stem, str(reason)] += 1
+        found.runs += _collapsed(read)
+    return found
+
+
+def _collapsed(runs: Iterable[MeasuredRun]) -> list[MeasuredRun]:
+    """Repeats of one configuration, told apart by how they ended."""
+    groups: dict[tuple[object, ...], list[MeasuredRun]] = {}
+    for run in runs:
+        key = (run.task, run.product, run.ending, run.fail_batch, run.varies, frozenset(run.gib))
+        groups.setdefault(key, []).append(run)
+    return [
+        replace(same[0], gib={c: median(run.gib[c] for run in same) for c in same[0].gib}, repeats=len(same))
+        for same in groups.values()
+    ]
+
+
+def _run(source: str, row: Row) -> MeasuredRun:
+    """Raises LeftOut."""
+    if row["trust"] == "low":
+        raise LeftOut("trust low")
+    ending = _ending(row)
+    line = _network(row)
+    figures = _figures(row) if ending is RunEnding.MEASURED else {}
+    primary = next(iter(figures), Counter.DEVICE)
+    product = words.product(row["gpu"], context_counts=primary is Counter.DEVICE)
+    if ending is not RunEnding.MEASURED and memory_mib(product) is None:
+        raise LeftOut("memory of the GPU not known")
+    fails = row.get("fail_batch") or "0"
+    return MeasuredRun(
+        source, line.name, _task(row, line), product, ending, figures, primary, int(fails),
+        method=_method(row), gpus=int(row["n_gpus"] or 1), varies=_varies(row),
+        evaluate_only=any(word in row["licence"].lower() for word in _EVALUATE_ONLY),
+    )  # fmt: skip
+
+
+_ENDINGS = {
+    "ok": RunEnding.MEASURED,
+    "oom": RunEnding.OUT_OF_MEMORY,
+    "fits": RunEnding.FITTED,
+    "interval": RunEnding.INTERVAL,
+}
+
+
+def _ending(row: Row) -> RunEnding:
+    ending = _ENDINGS.get(row["outcome"])
+    if ending is None:
+        raise LeftOut(f"outcome {row['outcome']}")
+    return ending
+
+
+def _figures(row: Row) -> dict[Counter, float]:
+    found: dict[Counter, float] = {}
+    for figure, kind in (("mem_gib", "mem_kind"), ("mem_gib_2", "mem_kind_2")):
+        counted = counter(row[kind]) if row[figure] else None
+        if counted is None or counted in found:
+            continue
+        try:
+            gib = float(row[figure])
+        except ValueError as error:
+            raise LeftOut("a figure that is no number") from error
+        if not 0.05 <= gib <= _MOST_GIB:
+            raise LeftOut("an impossible figure")
+        found[counted] = gib
+    if not found:
+        raise LeftOut("counter not stated, or not of the training run")
+    allocated, device = found.get(Counter.ALLOCATED), found.get(Counter.DEVICE, found.get(Counter.RESERVED))
+    if allocated and device and allocated > 1.02 * device:
+        raise LeftOut("tensors that take more than the device shows")
+    return found
+
+
+def _network(row: Row) -> Line:
+    reference = row["model_ref"].split("@")[0].strip()
+    for prefix in _PREFIXES:
+        reference = reference.replace(prefix, f"{prefix.strip()}/") if reference.startswith(prefix) else reference
+    for name in (reference, reference.removesuffix("-GPTQ"), row["model"].removesuffix("-GPTQ")):
+        line = builtin_catalog().find(name) if name else None
+        if line is not None:
+            return line
+    raise LeftOut("a network that the catalog does not know")
+
+
+def _method(row: Row) -> str:
+    return row["method"].split(" (")[0] or "full"
+
+
+def _varies(row: Row) -> bool:
+    length = words.length(row["seq_len"])
+    told = any(word in row["note"] for word in ("padded to longest", "variable length", "length is a cap"))
+    return (length is not None and length.varies) or told or "padding-free" in row["kernels"]
+
+
+def _task(row: Row, line: Line) -> Task:
+    precision = words.precision(row["precision"])
+    quantized = words.quantization(row["quant"])
+    said = {
+        "model": line.name,
+        "batch-size": _count(row["batch_per_gpu"], "batch"),
+        "precision": precision,
+        "optimizer": words.optimizer(row["optimizer"]),
+        "attention": words.attention(row["attention"]),
+        "kernels": words.kernels(row["kernels"]),
+        "quantization": quantized,
+        "gradient-accumulation": _accumulation(row),
+        "allocator": "expandable-segments" if "expandable" in row["kernels"] else "",
+    }
+    said |= words.lora(row["method"], row["lora_rank"], row["lora_targets"], frozen_base=quantized)
+    said |= words.sharding(row["parallelism"], row["n_gpus"], row["optimizer"]).annotations()
+    if "FSDP" in row["parallelism"] and int(said.get("zero-stage", "0")) > 1 and _without_masters(row):
+        said["master-weights"] = "false"
+    said |= _size(row, line)
+    if words.checkpointing(row["checkpointing"], matters=line.sequence_length is not None):
+        said["gradient-checkpointing"] = "true"
+    if said["attention"] == "sdpa":
+        del said["attention"]  # the default
+    try:
+        task = parse_task({PREFIX + name: value for name, value in said.items() if value})
+    except InvalidTask as error:
+        first = error.errors[0]
+        raise LeftOut(f"not a valid task: {first.field.removeprefix(PREFIX)} {first.value}") from error
+    assert task is not None  # noqa: S101 - it names a model
+    return task
+
+
+def _without_masters(row: Row) -> bool:
+    """FSDP keeps fp32 copies of what is trained under autocast only; of an adapter they are next to nothing."""
+    return "pure" in row["precision"] or "lora" in row["method"]
+
+
+def _size(row: Row, line: Line) -> dict[str, str]:
+    if line.sequence_length is not None:
+        length = words.length(row["seq_len"])
+        if length is None:
+            raise LeftOut("length not stated")
+        return {"sequence-length": str(length.tokens)}
+    sides = words.sides(row["image_size"])
+    if sides is None:
+        return {}
+    if line.input_shape is None or len(line.input_shape) != len(sides) + 1:
+        raise LeftOut("an image size that the network does not read")
+    return {"input-size": "x".join(map(str, (line.input_shape[0], *sides)))}
+
+
+def _count(text: str, name: str) -> str:
+    if not text.isdecimal() or int(text) < 1:
+        raise LeftOut(f"{name} not stated")
+    return text
+
+
+def _accumulation(row: Row) -> str:
+    return row["grad_accum"] if row["grad_accum"].isdecimal() and int(row["grad_accum"]) > 1 else ""

@@ -1,0 +1,95 @@
+"""The calibration of recorded forecasts: how measured runs miss their recordings, by kind of run."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from vramcast.forecast.counters import Counter
+from vramcast.forecast.recorded_bounds import Figure, Method, RunKind
+from vramcast.names import Product
+from vramcast.task.task import Task
+from vramcast.task.vocabulary import Level
+from vramcast.train.recorded import Miss, accuracy, fit
+from vramcast.train.runs.reader import MeasuredRun, RunEnding
+
+A100 = Product("NVIDIA-A100-SXM4-80GB")
+RUN = MeasuredRun("table", "a", Task(Level.NAME, model="a"), A100, RunEnding.MEASURED, {Counter.DEVICE: 20.0})
+LORA = RunKind(Method.LORA)
+CELL = "device/single"  # the widest, which any number of networks fills
+NARROW = "device/single/lora/plain"
+
+
+def misses(by_network: dict[str, list[float]], kind: RunKind = LORA) -> list[Miss]:
+    return [
+        Miss(replace(RUN, network=network), kind, Figure.DEVICE, Counter.DEVICE, ratio)
+        for network, ratios in by_network.items()
+        for ratio in ratios
+    ]
+
+
+def drawn(networks: int, runs: int, *, between: float, within: float, seed: int = 0) -> dict[str, list[float]]:
+    """Networks that miss by `between`, and their runs by `within` more."""
+    random = np.random.default_rng(seed)
+    own = random.normal(0.0, between, networks)
+    return {f"n{at}": list(random.normal(own[at], within, runs)) for at in range(networks)}
+
+
+def test_a_network_with_many_runs_counts_once() -> None:
+    few = fit(misses({"a": [0.0], "b": [0.3]})).cells[CELL]
+    many = fit(misses({"a": [0.0] * 500, "b": [0.3]})).cells[CELL]
+    assert many.shift == pytest.approx(few.shift)
+    assert many.beyond(0.05) == pytest.approx(few.beyond(0.05))
+
+
+def test_one_network_hardly_shifts_the_bound_and_many_do() -> None:
+    one = fit(misses({"a": [0.2]})).cells[CELL]
+    assert 0 < one.shift < 0.1
+    assert fit(misses({f"n{at}": [0.2] for at in range(40)})).cells[CELL].shift == pytest.approx(0.2, abs=0.03)
+
+
+def test_more_networks_that_agree_tighten_the_bound() -> None:
+    margins = [fit(misses({f"n{at}": [0.0] for at in range(count)})).cells[CELL].beyond(0.05) for count in (1, 4, 16)]
+    assert margins == sorted(margins, reverse=True)
+    assert margins[-1] < 0.5 * margins[0]
+
+
+def test_less_risk_has_a_wider_bound() -> None:
+    cell = fit(misses(drawn(5, 4, between=0.1, within=0.03))).cells[CELL]
+    assert cell.beyond(0.5) < cell.beyond(0.1) < cell.beyond(0.05) < cell.beyond(0.01)
+
+
+@pytest.mark.parametrize("networks", [3, 6, 20])
+def test_the_stated_risk_is_kept_on_networks_that_were_not_measured(networks: int) -> None:
+    """Over many draws, because three networks say little about the fourth."""
+    covered = []
+    for seed in range(60):
+        everything = drawn(networks + 10, 6, between=0.12, within=0.04, seed=seed)
+        known = dict(list(everything.items())[:networks])
+        cell = fit(misses(known)).cells[CELL]
+        unseen = [ratio for name, ratios in everything.items() if name not in known for ratio in ratios]
+        covered += [ratio <= cell.beyond(0.05) for ratio in unseen]
+    assert 0.92 <= np.mean(covered) <= 0.995
+
+
+def test_a_narrow_cell_needs_three_networks() -> None:
+    assert NARROW not in fit(misses({"a": [0.1], "b": [0.1]})).cells
+    assert NARROW in fit(misses({"a": [0.1], "b": [0.1], "c": [0.1]})).cells
+
+
+def test_a_cell_without_runs_is_answered_by_the_wider_one() -> None:
+    calibration = fit(misses({"a": [0.1], "b": [0.15]}))
+    quantized = calibration.bounds(RunKind(Method.QUANTIZED, fused=True), A100)
+    assert quantized.device == calibration.cells["device/single"]
+    assert calibration.bounds(RunKind(sharded=True), A100).device is None
+
+
+def test_accuracy_is_of_networks_that_the_cells_have_not_seen() -> None:
+    """The one that is far off cannot have moved its own bound."""
+    (found,) = accuracy(
+        misses({"a": [0.0], "b": [0.0], "c": [0.0], "far": [2.0]}), "network", lambda miss: miss.network
+    )
+    assert (found["slice"], found["rows"]) == ("table/lora/single/device", 4)
+    assert found["coverage"]["0.05"] == 0.75

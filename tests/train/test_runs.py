@@ -1,0 +1,182 @@
+"""Published runs are read as a pod would describe them, and what cannot be compared is counted."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import pytest
+
+from vramcast.forecast.counters import Counter
+from vramcast.forecast.forecaster import PhysicsForecaster
+from vramcast.task.vocabulary import Optimizer, Precision, Quantization
+from vramcast.train.progress import Progress
+from vramcast.train.runs import words
+from vramcast.train.runs.counters import counter
+from vramcast.train.runs.judging import evaluate_runs
+from vramcast.train.runs.reader import RunEnding, Runs, read_runs
+from vramcast.train.runs.words import LeftOut
+
+COLUMNS = (
+    "source", "licence", "model", "model_ref", "gpu", "n_gpus", "batch_per_gpu", "grad_accum", "seq_len", "image_size",
+    "precision", "optimizer", "method", "lora_rank", "lora_targets", "quant", "checkpointing", "attention",
+    "parallelism", "zero_stage", "framework", "kernels", "mem_gib", "mem_kind", "mem_gib_2", "mem_kind_2", "outcome",
+    "trust", "note", "fail_batch",
+)  # fmt: skip
+LORA = {
+    "licence": "Apache-2.0", "model": "Llama-3.1-8B", "model_ref": "meta-llama/Llama-3.1-8B",
+    "gpu": "NVIDIA A100 80GB", "n_gpus": "1", "batch_per_gpu": "4", "seq_len": "2048",
+    "precision": "bfloat16+bf16-amp-flag", "optimizer": "adamw_torch (HF Trainer default)", "method": "lora",
+    "lora_rank": "16", "lora_targets": "q_proj k_proj v_proj o_proj", "checkpointing": "on",
+    "attention": "flash_attention_2", "parallelism": "none", "mem_gib": "24.0",
+    "mem_kind": "nvidia-smi memory.used peak minus start", "mem_gib_2": "21.0",
+    "mem_kind_2": "torch max_memory_allocated rank0", "outcome": "ok", "trust": "high",
+}  # fmt: skip
+
+
+def read(folder: Path, *rows: dict[str, str]) -> Runs:
+    write(folder, *rows)
+    return read_runs(folder)
+
+
+def write(folder: Path, *rows: dict[str, str]) -> None:
+    (folder / "runs").mkdir(exist_ok=True)
+    with (folder / "runs" / "table.csv").open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, COLUMNS, restval="")
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def test_a_row_becomes_the_task_that_a_pod_would_describe(tmp_path: Path) -> None:
+    (run,) = read(tmp_path, LORA).runs
+    assert (run.network, run.product, run.ending) == ("hf/Llama-3.1-8B", "NVIDIA-A100-SXM4-80GB", RunEnding.MEASURED)
+    assert (run.task.precision, run.task.lora_rank, run.task.lora_targets) == (Precision.BF16, 16, "attention")
+    assert (run.task.batch_size, run.task.sequence_length, run.task.gradient_checkpointing) == (4, 2048, True)
+    assert run.gib == {Counter.DEVICE: 24.0, Counter.ALLOCATED: 21.0}
+    assert run.primary is Counter.DEVICE
+
+
+def test_repeats_are_one_run_with_the_median_of_each_figure(tmp_path: Path) -> None:
+    (run,) = read(tmp_path, LORA, {**LORA, "mem_gib": "25.0"}, {**LORA, "mem_gib": "30.0"}).runs
+    assert (run.repeats, run.gib[Counter.DEVICE]) == (3, 25.0)
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"model_ref": "nobody/knows", "model": "nobody"}, "a network that the catalog does not know"),
+        ({"seq_len": ""}, "length not stated"),
+        ({"batch_per_gpu": ""}, "batch not stated"),
+        ({"precision": "not stated"}, "precision not stated, or none that an annotation has"),
+        ({"mem_gib": "0.001"}, "an impossible figure"),
+        ({"mem_gib": "much"}, "a figure that is no number"),
+        ({"mem_gib": "12"}, "tensors that take more than the device shows"),
+        ({"mem_kind": "not stated", "mem_kind_2": ""}, "counter not stated, or not of the training run"),
+        ({"gpu": "Cerebras"}, "GPU not known: Cerebras"),
+        ({"trust": "low"}, "trust low"),
+        ({"outcome": "boundary"}, "outcome boundary"),
+        ({"method": "ia3"}, "method ia3"),
+        ({"method": "qlora"}, "quantization not stated"),
+        ({"checkpointing": "segments of 2 blocks"}, "checkpoints some blocks only, or offloads activations"),
+        ({"parallelism": "TP=2 PP=1"}, "tensor, pipeline, sequence or expert parallelism"),
+    ],
+)
+def test_what_cannot_be_compared_is_counted_by_its_reason(tmp_path: Path, change: dict[str, str], reason: str) -> None:
+    found = read(tmp_path, {**LORA, **change})
+    assert not found.runs
+    assert found.left_out == {("table", reason): 1}
+
+
+@pytest.mark.parametrize(
+    ("change", "varies"),
+    [({}, False), ({"seq_len": "~277 mean"}, True), ({"seq_len": "1024 cap"}, True),
+     ({"note": "seq length is a cap, batch padded to longest"}, True)],
+)  # fmt: skip
+def test_lengths_that_vary_are_told_apart(tmp_path: Path, change: dict[str, str], varies: bool) -> None:
+    assert read(tmp_path, {**LORA, **change}).runs[0].varies is varies
+
+
+def test_rows_of_a_licence_that_forbids_it_are_never_trained_on(tmp_path: Path) -> None:
+    assert read(tmp_path, {**LORA, "licence": "AGPL-3.0 (docs in repo)"}).runs[0].evaluate_only
+    assert not read(tmp_path, LORA).runs[0].evaluate_only
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("bfloat16 pure", "bf16"), ("float16+fp16-amp-flag", "fp16"), ("fp16 AMP (autocast; fp32 weights)", "amp-fp16"),
+     ("fp16 mixed (DeepSpeed fp16: fp16 weights+grads, fp32 master)", "fp16"), ("amp_bf16", "amp-bf16"),
+     ("int8-sdnq base, bf16 adapters", "bf16"), ("fp32", "fp32"), ("4bit + NF4 + bf16 CD + GC", "bf16")],
+)  # fmt: skip
+def test_precisions_are_read(text: str, value: str) -> None:
+    assert words.precision(text) == Precision(value)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("AdamW (8-bit bitsandbytes)", "adam8bit"), ("SGD momentum 0.9", "sgd-momentum"), ("optimi-lion", "lion"),
+     ("SGD without state (inferred)", "sgd"), ("AdamW (DeepSpeed FusedAdam)", "adamw")],
+)  # fmt: skip
+def test_optimizers_are_read(text: str, value: str) -> None:
+    assert words.optimizer(text) == Optimizer(value)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"), [("bnb-nf4", "nf4"), ("gptq-4bit", "int4"), ("fp8-torchao", "int8"), ("INT8", "int8")]
+)
+def test_quantizations_are_read(text: str, value: str) -> None:
+    assert words.quantization(text) == Quantization(value)
+
+
+@pytest.mark.parametrize(
+    ("parallelism", "gpus", "found"),
+    [
+        ("none", "1", words.Sharding(0, 1)),
+        ("DDP", "8", words.Sharding(0, 8)),
+        ("FSDP FULL_SHARD (accelerate.yaml)", "4", words.Sharding(3, 4)),
+        ("FSDP SHARD_GRAD_OP DEFAULT", "4", words.Sharding(2, 4)),
+        ("FSDP tp=1 pp=1", "8", words.Sharding(3, 8)),
+        ("DeepSpeed ZeRO-2 + optimizer CPU offload", "2", words.Sharding(2, 2, "optimizer")),
+        ("DeepSpeed ZeRO-3 + param/optim CPU offload", "2", words.Sharding(3, 2, "parameters")),
+    ],
+)
+def test_sharding_is_read(parallelism: str, gpus: str, found: words.Sharding) -> None:
+    assert words.sharding(parallelism, gpus, "AdamW") == found
+
+
+@pytest.mark.parametrize(
+    ("kind", "found"),
+    [
+        ("torch max_memory_allocated (max over GPUs)", Counter.ALLOCATED),
+        ("torch active_bytes.all.peak (max over ranks)", Counter.ALLOCATED),
+        ("torch reserved_bytes.all.peak (max over ranks)", Counter.RESERVED),
+        ("nvidia-smi memory.used peak minus start, mean over GPUs", Counter.DEVICE),
+        ("torch max_memory_reserved minus value at start, whole run incl. evaluation", None),
+        ("same counter after validation (VAE + text encoder loaded)", None),
+        ("none: run fitted on the card", None),
+        ("not stated", None),
+    ],
+)
+def test_counters_are_told_apart(kind: str, found: Counter | None) -> None:
+    assert counter(kind) is found
+
+
+def test_offload_needs_sharding() -> None:
+    with pytest.raises(LeftOut, match="offload without sharding"):
+        words.sharding("none", "1", "AdamW + CPUOffloadOptimizer")
+
+
+def test_slices_have_every_counter_and_what_was_left_out(tmp_path: Path) -> None:
+    write(tmp_path, LORA, {**LORA, "batch_per_gpu": "8", "outcome": "oom", "mem_gib": "", "mem_gib_2": ""},
+          {**LORA, "method": "ia3"})  # fmt: skip
+    report = evaluate_runs(tmp_path, PhysicsForecaster(0.05), Progress(quiet=True))
+    whole = report["slices"][0]
+    assert (whole["slice"], whole["rows"], whole["oom_rows"]) == ("runs/table", 1, 1)
+    assert set(whole["counters"]) == {Counter.DEVICE, Counter.ALLOCATED}
+    for figures in whole["counters"].values():
+        assert set(figures["coverage"]) == set(figures["over_reservation"]) == {"0.1", "0.05", "0.01"}
+        assert 0 <= figures["median_error"] < 1
+    assert report["left_out"] == {"table": {"method ia3": 1}}
+
+
+def test_a_directory_without_published_runs_has_no_slices(tmp_path: Path) -> None:
+    assert evaluate_runs(tmp_path, PhysicsForecaster(0.05), Progress(quiet=True))["slices"] == []
