@@ -40,7 +40,7 @@ _FIRST_SPREADS = {Figure.TENSORS: 0.04, Figure.DEVICE: 0.08}
 # A smaller run misses by what does not shrink with it, and has half a GiB of margin for that anyway.
 _LEAST_GIB = 4.0
 # A cell of fewer networks is left to the next wider one.
-_NETWORKS = 3
+_NETWORKS = 2
 # Degrees of freedom that the wider cells lend.
 _LENT = 1
 _REPORTED = (0.05, 0.01)

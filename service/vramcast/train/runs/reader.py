@@ -203,7 +203,7 @@ def _task(row: Row, line: Line) -> Task:
 
 def _without_masters(row: Row) -> bool:
     """FSDP keeps fp32 copies of what is trained under autocast only; of an adapter they are next to nothing."""
-    return "pure" in row["precision"] or "lora" in row["method"]
+    return "pure" in row["precision"] or row["method"] == "lora"
 
 
 def _size(row: Row, line: Line) -> dict[str, str]:
