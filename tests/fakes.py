@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -16,6 +17,7 @@ from vramcast.placement.gpus import SHARING_LABEL, NodeGpus, read_node
 from vramcast.service import Service
 from vramcast.settings import Settings, load_settings
 from vramcast.task.pod import PodRecord
+from vramcast.task.quantity import MIB
 from vramcast.workers import Workers
 
 
@@ -103,6 +105,14 @@ def pod_manifest(
 
 def shared_pod(name: str, memory: str = "10Gi", **annotations: str) -> dict[str, Any]:
     return pod_manifest(name, {"share": "true", "gpu-memory": memory, **annotations})
+
+
+def exit_report(reserved_mib: int, *, processes: int = 1, ended: str = "exited") -> str:
+    """As vramcast.report writes it. All processes are on one GPU."""
+    gpus = {"GPU-0": {"allocated": reserved_mib * MIB // 2, "reserved": reserved_mib * MIB, "ooms": 0}}
+    facts = {"ended": ended, "seconds": 60.0, "gpus": gpus, "versions": {"torch": "2.9.0"}}
+    ranks = {f"rank {number}": facts for number in range(processes)}
+    return json.dumps({"vramcast": 1, "processes": ranks}, separators=(",", ":"))
 
 
 def new_fake_app(

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from tests.api.client import Client
-from tests.controllers.test_telemetry import FakeTelemetry, stamp
+from tests.controllers.observed import FakeTelemetry, stamp
 from tests.fakes import FakeClock, FakeCluster, listed, pod_manifest, sharing_node
 from tests.tracing import ROOT, traced
 from vramcast.api.http import new_http_app

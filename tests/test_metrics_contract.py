@@ -77,7 +77,7 @@ CONTRACT = {
     ("vramcast_outcomes_total", "counter", ("family", "level", "product", "truth", "ending")),
     ("vramcast_promises_kept_total", "counter", ("family", "level", "product", "truth")),
     ("vramcast_ooms_total", "counter", ("family", "level", "product", "truth")),
-    ("vramcast_report_agreement_ratio", "histogram", ()),
+    ("vramcast_truth_agreement_ratio", "histogram", ("truth", "other_truth")),
     ("vramcast_forecast_error_ratio", "histogram", ("family", "level", "product", "truth")),
     ("vramcast_over_reservation_ratio", "histogram", ("family", "level", "product", "truth")),
     ("vramcast_utilization_error_ratio", "histogram", ("family", "level", "product", "truth")),
@@ -148,6 +148,7 @@ CLOSED = {
     "decision": {"changed", "unchanged", "refused"},
     "source": {"given", "physics", "model", "recording"},
     "truth": {*Truth, "other"},
+    "other_truth": {*Truth},
     "outcome": {"fits", "timed_out"},
     "state": {"binding", "unconfirmed", "bound"},
     "kind": {"sharing", "device_plugin", "unreadable", "none"},
@@ -280,7 +281,7 @@ def learn_from_every_ending(app: App) -> None:
 def outcome(ending: Ending, family: str = "cnn", product: str = "NVIDIA-L40S") -> Outcome:
     return Outcome(
         PodUid(f"{ending}-{family}-{product}"), "ns/p", "", "f", family, Level.SUMMARY, Product(product), "m", 0.05,
-        10 << 30, 12 << 30, 11 << 30, ending, 0.0, 0.5, 0.4,
+        10 << 30, 12 << 30, 11 << 30, ending, 0.0, 0.5, 0.4, peaks_bytes=dict.fromkeys(Truth, 11 << 30),
     )  # fmt: skip
 
 

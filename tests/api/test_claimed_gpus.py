@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.controllers.test_telemetry import SUMMARY, World, record_of, stamp
+from tests.controllers.observed import SUMMARY, World, record_of, stamp
 from tests.fakes import pod_manifest, sharing_node, whole_node
 from vramcast.hardware.vendors import CLAIMED_GPU
 from vramcast.names import NodeName

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.controllers.test_telemetry import SUMMARY, World, record_of, stamp
+from tests.controllers.observed import SUMMARY, World, record_of, stamp
 from tests.fakes import pod_manifest, shared_pod
 from vramcast.placement.changes import PodSeen
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ import pytest
 from tests.chart.crds import foreign_crds
 from tests.chart.helm import CHART, Helm
 from tests.chart.replica import Replica
-from tests.controlplane import Api, ApiError, ControlPlane, eventually
+from tests.controlplane import Api, ApiError, ControlPlane, eventually, kubelet
 
 NAMESPACE = "vramcast-system"
 # A takeover takes seconds. Shorter ones are lost on a busy machine, and a kube-scheduler that loses its lease exits.
@@ -78,26 +77,16 @@ def new_replica(
     """Starts pods of the release. They end with the test."""
     made: list[Replica] = []
     request.node.replicas = made
-    over = threading.Event()
-    kubelet = threading.Thread(target=_keep_schedulers, args=(made, over), name="kubelet")
-    kubelet.start()
 
     def make(name: str, api_url: str | None = None) -> Replica:
         replica = Replica(plane, NAMESPACE, release, name, tmp_path / name, api_url)
         made.append(replica)
         return replica
 
-    yield make
-    over.set()
-    kubelet.join()
+    with kubelet(lambda: [replica.revive_scheduler() for replica in list(made)]):
+        yield make
     for replica in made:
         replica.kill()
-
-
-def _keep_schedulers(replicas: list[Replica], over: threading.Event) -> None:
-    while not over.wait(0.2):
-        for replica in list(replicas):
-            replica.revive_scheduler()
 
 
 @pytest.fixture

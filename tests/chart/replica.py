@@ -7,12 +7,9 @@ paths differ, and a kubeconfig replaces the mounted token, because all pods shar
 from __future__ import annotations
 
 import base64
-import shutil
-import subprocess
 import sys
 import threading
 from collections.abc import Mapping
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -27,26 +24,10 @@ from tests.controlplane import (
     environment_as_in_the_image,
     eventually,
     free_port,
+    under_host_name,
 )
 
 Json = dict[str, Any]
-
-
-@cache
-def _own_host_name() -> tuple[str, ...]:
-    """A command prefix that runs a program with its own host name."""
-    for options in (("--uts",), ("--user", "--map-root-user", "--uts")):
-        command = (
-            shutil.which("unshare") or "unshare",
-            *options,
-            "--",
-            "sh",
-            "-c",
-            '{ hostname "$0" || echo "$0" >/proc/sys/kernel/hostname; } 2>/dev/null && exec "$@"',
-        )
-        if subprocess.run([*command, "probe", "true"], capture_output=True, check=False).returncode == 0:
-            return command
-    raise RuntimeError("replicas on one machine need their own host names, but unshare --uts is not allowed here")
 
 
 def account_kubeconfig(
@@ -141,7 +122,7 @@ class Replica:
 
     def _kube_scheduler(self, container: Json, plane: ControlPlane) -> Process:
         command = [
-            *_own_host_name(), self.name, str(plane.binaries.kube_scheduler), *self._arguments(container),
+            *under_host_name(self.name), str(plane.binaries.kube_scheduler), *self._arguments(container),
             f"--secure-port={self._scheduler_port}", "--bind-address=127.0.0.1", f"--cert-dir={self._directory}",
             # Without a controller manager there is no ConfigMap extension-apiserver-authentication to look up.
             "--authentication-skip-lookup=true",

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.controllers.test_telemetry import SUMMARY, FinishedCluster, World
+from tests.controllers.observed import SUMMARY, FinishedCluster, World
 from tests.fakes import FakeClock
 from tests.forecast.networks import traced_cnn
 from tests.forecast.recordings import language_recording

@@ -5,7 +5,7 @@ from .binaries import Binaries, BuildError, built_binaries
 from .eventually import PATIENCE_SECONDS, eventually
 from .history import Cluster, Event, Fault, History, NodeState, PodState, Violation, quantity
 from .plane import ControlPlane
-from .processes import Process, ProcessError, environment_as_in_the_image, free_port
+from .processes import Process, ProcessError, environment_as_in_the_image, free_port, kubelet, under_host_name
 from .recorder import Recorder
 from .scheduler import Scheduler, extender, scheduler_config
 
@@ -32,6 +32,8 @@ __all__ = [
     "eventually",
     "extender",
     "free_port",
+    "kubelet",
     "quantity",
     "scheduler_config",
+    "under_host_name",
 ]

@@ -136,8 +136,11 @@ class ControlPlane:
 
     # --- schedulers
 
-    def scheduler(self, config: Mapping[str, Any] | None = None) -> Scheduler:
-        """Starts another kube-scheduler; `config` is a KubeSchedulerConfiguration (see scheduler.py)."""
+    def scheduler(self, config: Mapping[str, Any] | None = None, host_name: str | None = None) -> Scheduler:
+        """Starts another kube-scheduler; `config` is a KubeSchedulerConfiguration (see scheduler.py).
+
+        `host_name`: the start of its name in a Lease, if it is not this machine's.
+        """
         name = f"kube-scheduler-{next(self._scheduler_numbers)}"
         scheduler = Scheduler(
             name,
@@ -145,6 +148,7 @@ class ControlPlane:
             self._subdirectory(name),
             self._kubeconfig_path(_SCHEDULER_USER),
             config,
+            host_name,
         )
         self.schedulers.append(scheduler)
         scheduler.start()

@@ -5,11 +5,15 @@ from __future__ import annotations
 import ctypes
 import os
 import random
+import shutil
 import signal
 import socket
 import subprocess
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
@@ -130,6 +134,45 @@ class Process:
 def environment_as_in_the_image() -> dict[str, str]:
     """For a vramcast that starts as fast as in the image: without the development tools that slow it down."""
     return {"PYTHONPATH": os.pathsep.join(filter(None, (str(_ABSENT), os.environ.get("PYTHONPATH"))))}
+
+
+def under_host_name(name: str) -> tuple[str, ...]:
+    """A command prefix that runs a program with its own host name."""
+    return (*_host_name_prefix(), name)
+
+
+@cache
+def _host_name_prefix() -> tuple[str, ...]:
+    for options in (("--uts",), ("--user", "--map-root-user", "--uts")):
+        command = (
+            shutil.which("unshare") or "unshare",
+            *options,
+            "--",
+            "sh",
+            "-c",
+            '{ hostname "$0" || echo "$0" >/proc/sys/kernel/hostname; } 2>/dev/null && exec "$@"',
+        )
+        if subprocess.run([*command, "probe", "true"], capture_output=True, check=False).returncode == 0:
+            return command
+    raise RuntimeError("replicas on one machine need their own host names, but unshare --uts is not allowed here")
+
+
+@contextmanager
+def kubelet(revive: Callable[[], object]) -> Iterator[None]:
+    """Calls `revive` all the time: on a machine that is busy enough, a kube-scheduler loses its Lease and exits."""
+    over = threading.Event()
+
+    def keep() -> None:
+        while not over.wait(0.2):
+            revive()
+
+    thread = threading.Thread(target=keep, name="kubelet")
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
 
 
 def free_port() -> int:

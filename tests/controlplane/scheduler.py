@@ -11,7 +11,7 @@ import urllib3
 import yaml
 
 from .eventually import PATIENCE_SECONDS
-from .processes import Process, free_port
+from .processes import Process, free_port, under_host_name
 
 Json = dict[str, Any]
 
@@ -60,10 +60,16 @@ def is_written(certificate: Path) -> bool:
 
 
 class Scheduler(Process):
-    """A kube-scheduler without leader election, so that several can run at once."""
+    """A kube-scheduler. By default without leader election, so that several can run at once."""
 
     def __init__(
-        self, name: str, program: Path, directory: Path, kubeconfig: Path, config: Mapping[str, Any] | None
+        self,
+        name: str,
+        program: Path,
+        directory: Path,
+        kubeconfig: Path,
+        config: Mapping[str, Any] | None,
+        host_name: str | None = None,
     ) -> None:
         complete = dict(config or scheduler_config())
         complete["clientConnection"] = {
@@ -75,7 +81,9 @@ class Scheduler(Process):
         self.url = f"https://127.0.0.1:{free_port()}"
         self._certificate = directory / "kube-scheduler.crt"
         self._pool: urllib3.PoolManager | None = None
-        super().__init__(name, self._command_line(program, directory, config_file), directory / f"{name}.log")
+        command = self._command_line(program, directory, config_file)
+        prefix = under_host_name(host_name) if host_name else ()
+        super().__init__(name, [*prefix, *command], directory / f"{name}.log")
 
     def _command_line(self, program: Path, directory: Path, config_file: Path) -> list[str]:
         return [

@@ -53,10 +53,11 @@ class RunningService:
     def get(self, path: str) -> Any:
         return httpx.get(self.url + path, timeout=PATIENCE_SECONDS).raise_for_status().json()
 
-    def metric(self, name: str) -> float:
-        """The sum over all labels."""
+    def metric(self, name: str, label: str = "") -> float:
+        """The sum over all series, or over those with this label (`why="unclear"`)."""
         lines = httpx.get(f"{self.url}/metrics", timeout=PATIENCE_SECONDS).text.splitlines()
-        return sum(float(line.rsplit(" ", 1)[1]) for line in lines if line.split("{")[0].split(" ")[0] == name)
+        wanted = (line for line in lines if line.split("{")[0].split(" ")[0] == name and label in line)
+        return sum(float(line.rsplit(" ", 1)[1]) for line in wanted)
 
 
 @pytest.fixture(scope="session")

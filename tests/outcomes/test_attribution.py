@@ -11,6 +11,7 @@ from tests.fakes import gfd_labels, sharing_node, whole_node
 
 from vramcast.names import NodeName, PodUid
 from vramcast.outcomes.attribution import Division, divide
+from vramcast.outcomes.outcome import Truth
 from vramcast.outcomes.readings import Device, PodValues, Reading
 from vramcast.outcomes.tenancy import Tenant
 from vramcast.placement.gpus import NodeGpus, read_node
@@ -224,7 +225,7 @@ def test_by_the_agent_neighbours_are_told_apart_and_the_rest_is_unmanaged() -> N
     division = split(SHARING, readings, tenant("p", 10_000, 0), tenant("q", 10_000, 0))
     assert division.observed_mib == {"p": 5_000, "q": 3_000}
     assert division.unmanaged_mib == (1_000, 0)
-    assert division.told_apart == {Device(0)}
+    assert division.truths == {"p": Truth.AGENT, "q": Truth.AGENT}
 
 
 def test_by_the_agent_a_pod_without_a_process_uses_nothing_even_if_it_is_alone() -> None:
@@ -245,4 +246,4 @@ def test_at_the_same_moment_the_agent_counts_and_other_exporters_do_not() -> Non
     division = split(SHARING, readings, tenant("p", 10_000, 0), tenant("r", 10_000, 1))
     assert division.observed_mib == {"p": 5_000, "r": 700}
     assert division.unmanaged_mib == (4_000, 0)
-    assert division.told_apart == {Device(0)}
+    assert division.truths == {"p": Truth.AGENT, "r": Truth.ALONE}

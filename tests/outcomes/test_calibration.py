@@ -80,19 +80,46 @@ def test_misses_and_ooms_widen_the_bound_by_limited_steps() -> None:
     for oom, widest in ((False, DEFAULT_TUNING.widest_step), (True, DEFAULT_TUNING.widest_oom_step)):
         calibrator = simulate(law, 5, 40)
         before = calibrator.adjustment(A100, "cnn", RISK)
-        huge = replace(run, need_bytes=run.median_bytes * 20)
+        huge = replace(run, need_bytes=run.median_bytes * 8)
         for _ in range(3):
             calibrator.record(finish(huge, replace(law, misses_oom=oom), calibrator.adjustment(A100, "cnn", RISK)))
         after = calibrator.adjustment(A100, "cnn", RISK)
         assert before.bound < after.bound <= before.bound * math.exp(3 * widest) * 1.001
 
 
-def test_one_run_does_not_tighten_a_wide_bound_by_much() -> None:
+def test_a_few_runs_do_not_tighten_a_wide_bound() -> None:
     law = NEW_KINDS[1]
     calibrator = Calibrator(MODEL)
-    (run,) = runs(law, 3, 1)
-    calibrator.record(finish(run, law, UNADJUSTED))
-    assert 0.8 < learned(calibrator, run).bound < 0.97
+    bounds = []
+    for run in runs(law, 3, DEFAULT_TUNING.clear_runs):
+        calibrator.record(finish(run, law, UNADJUSTED))
+        bounds.append(learned(calibrator, run).bound)
+    assert bounds[:-1] == [1.0] * (DEFAULT_TUNING.clear_runs - 1)
+    assert bounds[-1] < 0.9
+
+
+@pytest.mark.parametrize("before", [0, 3, 10, 30])
+@pytest.mark.parametrize("lie", [9.0, 5.0, 0.2, 0.11])
+def test_one_false_run_moves_the_bound_of_others_by_a_tenth_at_most(before: int, lie: float) -> None:
+    law = BY_NAME["the model is right"]
+    told, untold = Calibrator(MODEL), Calibrator(MODEL)
+    for run in runs(law, 1, before + 30):
+        outcome = finish(run, law, UNADJUSTED)
+        untold.record(outcome)
+        if run.number == before:
+            outcome = replace(outcome, peak_bytes=round(lie * run.median_bytes))
+        told.record(outcome)
+        ratio = learned(told, run).bound / learned(untold, run).bound
+        assert 0.97 < ratio < 1.115
+
+
+@pytest.mark.parametrize("lie", [100.0, 0.01])
+def test_a_run_a_hundred_times_off_teaches_nothing(lie: float) -> None:
+    law = BY_NAME["the model is right"]
+    (run,) = runs(law, 1, 1)
+    calibrator = Calibrator(MODEL)
+    assert not calibrator.record(replace(finish(run, law, UNADJUSTED), peak_bytes=round(lie * run.median_bytes)))
+    assert calibrator.adjustment(A100, "cnn", RISK) == UNADJUSTED
 
 
 def test_less_risk_never_means_a_smaller_factor() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.fakes import sharing_node
@@ -10,6 +11,7 @@ from vramcast.forecast.forecaster import PhysicsForecaster
 from vramcast.hardware.vendors import SHARED_GPU
 from vramcast.names import NodeName, PodUid
 from vramcast.outcomes.observation import Findings, Observer
+from vramcast.outcomes.outcome import Truth
 from vramcast.outcomes.readings import Fault, Interpreter, Series
 from vramcast.outcomes.tenancy import Tenancy
 from vramcast.placement.changes import NodeSeen, UnmanagedSeen
@@ -161,8 +163,8 @@ def neighbours() -> Tenancy:
 def test_samples_between_the_agents_do_not_blur_what_the_agent_saw() -> None:
     agent = [by_agent(9_000, NOW - 20), by_agent(6_000, NOW - 20, "p"), by_agent(2_000, NOW - 20, "q")]
     findings = study_with_agent(Observer(), neighbours(), [series(9_000, NOW - 30), series(9_000, NOW - 10)], agent)
-    assert [(found.uid, found.at, found.used_mib, found.by_agent) for found in findings.sightings] == [
-        ("p", NOW - 20, 6_000, True), ("q", NOW - 20, 2_000, True),
+    assert [(found.uid, found.at, found.used_mib, found.truth) for found in findings.sightings] == [
+        ("p", NOW - 20, 6_000, Truth.AGENT), ("q", NOW - 20, 2_000, Truth.AGENT),
     ]  # fmt: skip
     assert findings.unmanaged_mib[NODE] == (NOW - 20, (1_000, 0))
 
@@ -178,8 +180,19 @@ def test_an_agent_that_cannot_tell_processes_apart_silences_nobody() -> None:
     blind = Series({"Hostname": "a", "gpu": "0", "pod_uid": "", "told_apart": "no"}, ((NOW - 20, 9_000.0),))
     named = series(6_000, NOW, namespace="ns", pod="p"), series(2_000, NOW, namespace="ns", pod="q")
     findings = study_with_agent(Observer(), neighbours(), [series(9_000, NOW), *named], [blind])
-    assert {(found.uid, found.used_mib, found.by_agent) for found in findings.sightings if found.at == NOW} == {
-        ("p", 6_000, False), ("q", 2_000, False),
+    assert {(found.uid, found.used_mib, found.truth) for found in findings.sightings if found.at == NOW} == {
+        ("p", 6_000, Truth.POD_LABEL), ("q", 2_000, Truth.POD_LABEL),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("at", [NOW, NOW - 10])
+def test_what_other_exporters_say_next_to_the_agent_is_a_second_opinion(at: float) -> None:
+    agent = [by_agent(9_000, NOW), by_agent(6_000, NOW, "p"), by_agent(2_000, NOW, "q")]
+    named = series(5_900, at, namespace="ns", pod="p"), series(2_100, at, namespace="ns", pod="q")
+    findings = study_with_agent(Observer(), neighbours(), [series(9_000, at), *named], agent)
+    assert {(found.uid, found.used_mib) for found in findings.sightings} == {("p", 6_000), ("q", 2_000)}
+    assert {(found.uid, found.used_mib, found.truth) for found in findings.second_opinions} == {
+        ("p", 5_900, Truth.POD_LABEL), ("q", 2_100, Truth.POD_LABEL),
     }  # fmt: skip
 
 

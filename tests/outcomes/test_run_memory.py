@@ -269,12 +269,12 @@ def test_it_is_the_same_after_a_restart(world: World) -> None:
     world.run(7_100)
     world.run(3_000, replace(TASK, batch_size=8, input_size=(3, 224, 224)))
     world.run(5_000, replace(TASK, sequence_length=512), Ending.STOPPED)
+    world.run(5_000, replace(TASK, sequence_length=256), Ending.OOM)
     restarted = World()
     restarted.now = world.now
     restarted.memory.put(read_memory(memory_text(list(world.memory.tasks()))))
     assert list(restarted.memory.tasks()) == [replace(t, last_at=round(t.last_at)) for t in world.memory.tasks()]
-    for batch in (8, 16, 32):
-        task = replace(TASK, batch_size=batch)
+    for task in (*(replace(TASK, batch_size=batch) for batch in (8, 16, 32)), replace(TASK, sequence_length=256)):
         assert restarted.forecast(task) == world.forecast(task)
 
 

@@ -67,7 +67,7 @@ def test_short_unseen_and_unclear_runs_are_unmeasured(run: Run, ended_at: float,
 def test_a_gap_in_telemetry_does_not_count_as_seen() -> None:
     run = run_of(100)
     run.observe(1015.0, 100, None)
-    assert run.seen_seconds == 15.0 + 60.0
+    assert run.watched.seen_seconds == 15.0 + 60.0
 
 
 def test_a_limited_number_of_counted_pods_is_remembered() -> None:

@@ -13,7 +13,7 @@ import structlog
 from vramcast.controllers.candidate import CandidateTrial
 from vramcast.controllers.persistence import LearnedState
 from vramcast.forecast import physics
-from vramcast.forecast.forecast import Source
+from vramcast.forecast.forecast import Basis, Source
 from vramcast.observe.calibration import LearnedView, ModelView
 from vramcast.observe.comparison import CandidateView
 from vramcast.outcomes.calibration import Calibrator, cell_json, read_cell
@@ -83,7 +83,9 @@ class Learner:
             log.warning("a run died of OOM; its next run gets more", pod=outcome.pod, owner=outcome.owner,
                         promised=human_mib(ceil_mib(outcome.bound_bytes)))  # fmt: skip
         if self.mode is CalibrationMode.LEARN:
-            self.calibrator.record(outcome)
+            # Calibration is for tasks that run memory does not know. Repeats would make it the bound of a few jobs.
+            if outcome.adjustment.basis is Basis.CLUSTER:
+                self.calibrator.record(outcome)
             if self.run_memory is not None:
                 self.run_memory.record(outcome, task)
 

@@ -6,6 +6,7 @@ Only the leader counts, and only after it has read what its predecessor counted.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Protocol, runtime_checkable
 
@@ -18,7 +19,7 @@ from vramcast.names import PodUid, Product
 from vramcast.outcomes.outcome import Outcome, Truth
 from vramcast.outcomes.readings import Fault
 from vramcast.outcomes.run_tracker import EndedRun
-from vramcast.outcomes.runs import Run, Unmeasured
+from vramcast.outcomes.runs import Unmeasured
 from vramcast.outcomes.tenancy import Tenant
 from vramcast.service import Service
 from vramcast.task.pod import PodRecord
@@ -96,7 +97,8 @@ async def close_runs(service: Service) -> None:
     unknown = [ended for ended in tracker.ended.values() if ended.facts is None]
     for start in range(0, len(unknown), _PARALLEL_READS):
         await asyncio.gather(*(_learn_ending(service, ended) for ended in unknown[start : start + _PARALLEL_READS]))
-    for uid, ended in list(tracker.ended.items()):
+    # The last run of a task says the most, and the API server lists pods by name.
+    for uid, ended in sorted(tracker.ended.items(), key=lambda item: item[1].ended_at):
         if _may_close(service, ended):
             del tracker.ended[uid]
             await _close(service, uid, ended)
@@ -128,47 +130,45 @@ def _may_close(service: Service, ended: EndedRun) -> bool:
 
 async def _close(service: Service, uid: PodUid, ended: EndedRun) -> None:
     tracker = service.tracker
-    _doubt_report(service, ended)
-    why = _unmeasured(service, ended)
-    outcome = None if why else await _outcome(service, ended)
+    found = await _judge(service, ended)
     task = ended.run.pod.task
-    if outcome is not None and task is not None:
-        tracker.observed.add(outcome, task)
+    if isinstance(found, Outcome) and task is not None:
+        tracker.observed.add(found, task)
     if uid in tracker.accuracy.counted:
         return
-    if outcome is None:
-        why = why or Unmeasured.UNKNOWN_END
-        tracker.accuracy.pass_over(uid, why)
-        log.info("no outcome", pod=ended.run.pod.key, why=why.value)
+    if isinstance(found, Unmeasured):
+        tracker.accuracy.pass_over(uid, found)
+        log.info("no outcome", pod=ended.run.pod.key, why=found.value)
         return
-    tracker.accuracy.record(outcome)
-    if task is not None and outcome.level != Level.GIVEN:
-        service.learn(outcome, task)
+    tracker.accuracy.record(found)
+    if task is not None and found.level != Level.GIVEN:
+        service.learn(found, task)
     log.info(
-        "outcome", pod=outcome.pod, ending=outcome.ending.value, peak_mib=outcome.peak_bytes // MIB,
-        promised_mib=outcome.bound_bytes // MIB, kept=outcome.covered, known_by=outcome.truth.value,
+        "outcome", pod=found.pod, ending=found.ending.value, peak_mib=found.peak_bytes // MIB,
+        promised_mib=found.bound_bytes // MIB, kept=found.covered, known_by=found.truth.value,
     )  # fmt: skip
 
 
-def _doubt_report(service: Service, ended: EndedRun) -> None:
-    """A report of more memory than the GPU has is wrong or forged, and as good as none."""
-    facts, pod = ended.facts, ended.run.pod
-    node = service.state.ledger.nodes.get(pod.node) if pod.node is not None else None
-    sizes = [size for pool in node.pools for size in pool.memory_mib] if node is not None else []
-    if facts is None or facts.report is None or not sizes or facts.report.reserved_mib <= max(sizes):
-        return
-    service.tracker.telemetry.faults[Fault.REPORT] += 1
-    log.warning("exit report ignored: more memory than the GPU has", pod=pod.key, said_mib=facts.report.reserved_mib)
-    ended.facts = replace(facts, report=None)
-
-
-def _unmeasured(service: Service, ended: EndedRun) -> Unmeasured | None:
-    if ended.facts is None:
+async def _judge(service: Service, ended: EndedRun) -> Outcome | Unmeasured:
+    """The job's own word counts more than samples."""
+    run, facts = ended.run, ended.facts
+    task = run.pod.task
+    if facts is None or task is None:
         return Unmeasured.UNKNOWN_END
-    facts = ended.facts
-    if _ending(service, facts) is Ending.OOM or facts.observed_mib is not None or facts.report is not None:
-        return None
-    return ended.run.judge(ended.ended_at, service.settings.min_run_seconds)
+    ending = _ending(service, facts)
+    unseen = run.judge(ended.ended_at, service.settings.min_run_seconds)
+    told_nothing = facts.observed_mib is None and facts.report is None
+    if unseen is not None and told_nothing and ending is not Ending.OOM:
+        return unseen
+    product = run.product or service.state.product_of(run.pod)
+    forecast: Forecast | None = await service.workers.telemetry(_forecast, service, task, product)
+    if forecast is None:
+        return Unmeasured.UNKNOWN_END
+    told = _told_bytes(facts, forecast)
+    _drop_impossible_report(service, run.pod, told)
+    if unseen is not None and not told and ending is not Ending.OOM:
+        return unseen
+    return _outcome(ended, task, ending, forecast, told)
 
 
 def _ending(service: Service, facts: RunFacts) -> Ending:
@@ -177,19 +177,35 @@ def _ending(service: Service, facts: RunFacts) -> Ending:
     return facts.ending or Ending.STOPPED
 
 
-async def _outcome(service: Service, ended: EndedRun) -> Outcome | None:
-    run, facts = ended.run, ended.facts
-    pod, task = run.pod, run.pod.task
-    if facts is None or task is None:
-        return None
-    product = run.product or service.state.product_of(pod)
-    forecast: Forecast | None = await service.workers.telemetry(_forecast, service, task, product)
-    if forecast is None:
-        return None
-    ending = _ending(service, facts)
+def _told_bytes(facts: RunFacts, forecast: Forecast) -> dict[Truth, int]:
+    """What the job says that it took, as the driver would report it. The more trusted first."""
+    told = {}
+    if facts.report is not None:
+        # torch does not count the contexts of processes.
+        told[Truth.REPORT] = facts.report.reserved_mib * MIB + facts.report.processes * forecast.context_bytes
+    if facts.observed_mib is not None:
+        told[Truth.ANNOTATION] = facts.observed_mib * MIB
+    return told
+
+
+def _drop_impossible_report(service: Service, pod: PodRecord, told: dict[Truth, int]) -> None:
+    """A report of more memory than the GPU has is wrong or forged, and as good as none."""
+    node = service.state.ledger.nodes.get(pod.node) if pod.node is not None else None
+    largest_mib = max((size for pool in node.pools for size in pool.memory_mib), default=0) if node is not None else 0
+    said = told.get(Truth.REPORT, 0)
+    if largest_mib and said > largest_mib * MIB:
+        del told[Truth.REPORT]
+        service.tracker.telemetry.faults[Fault.REPORT] += 1
+        log.warning("exit report ignored: more memory than the GPU has", pod=pod.key, said_mib=said // MIB)
+
+
+def _outcome(ended: EndedRun, task: Task, ending: Ending, forecast: Forecast, told: Mapping[Truth, int]) -> Outcome:
+    run, pod = ended.run, ended.run.pod
+    facts = ended.facts or RunFacts()
     median = run.median_bytes if run.median_bytes is not None else forecast.median_bytes
     bound = run.bound_bytes if run.bound_bytes is not None else forecast.bound_bytes
-    truth, peak = _peak_bytes(service, run, facts, forecast)
+    truth, peak = next(iter(told.items()), (run.peak_truth, run.peak_mib * MIB))
+    sampled = {source: mib * MIB for source, mib in run.peaks_mib(ended.ended_at).items()}
     return Outcome(
         uid=pod.uid,
         pod=pod.key,
@@ -197,7 +213,7 @@ async def _outcome(service: Service, ended: EndedRun) -> Outcome | None:
         fingerprint=task_fingerprint(task),
         family=forecast.family,
         level=task.level,
-        product=product,
+        product=forecast.product,
         model_version=facts.model_version or forecast.model_version,
         risk=forecast.risk,
         median_bytes=median,
@@ -210,9 +226,10 @@ async def _outcome(service: Service, ended: EndedRun) -> Outcome | None:
         gpu_utilization_observed=run.utilization,
         adjustment=run.adjustment,
         truth=truth,
+        peaks_bytes={**told, **sampled},
         regime=regime(task),
         step_seconds_forecast=facts.step_seconds,
-        step_seconds_observed=_step_seconds(facts),
+        step_seconds_observed=_step_seconds(facts) if truth is Truth.REPORT else None,
     )
 
 
@@ -220,21 +237,6 @@ def _step_seconds(facts: RunFacts) -> float | None:
     """Of the slowest process, by its exit report."""
     rate = facts.report.steps_per_second if facts.report is not None else None
     return 1.0 / rate if rate is not None else None
-
-
-def _peak_bytes(service: Service, run: Run, facts: RunFacts, forecast: Forecast) -> tuple[Truth, int]:
-    """By the most trusted source, as the driver would report it."""
-    if facts.report is not None:
-        # torch does not count the contexts of processes.
-        peak = facts.report.reserved_mib * MIB + facts.report.processes * forecast.context_bytes
-        if run.peak_mib:
-            service.tracker.accuracy.agreement.add(peak / (run.peak_mib * MIB))
-        return Truth.REPORT, peak
-    if facts.observed_mib is not None:
-        return Truth.ANNOTATION, facts.observed_mib * MIB
-    if run.peak_by_agent:
-        return Truth.AGENT, run.peak_mib * MIB
-    return (Truth.TELEMETRY if run.peak_mib else Truth.ENDING), run.peak_mib * MIB
 
 
 def _forecast(service: Service, task: Task, product: Product) -> Forecast | None:

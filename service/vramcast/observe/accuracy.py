@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from vramcast.outcomes.accuracy import Group, GroupAccuracy, Tally
+from vramcast.outcomes.accuracy import Accuracy, Group, GroupAccuracy, Tally
 from vramcast.outcomes.readings import Fault
 from vramcast.outcomes.run_tracker import RunTracker
 from vramcast.outcomes.runs import Unmeasured
@@ -35,7 +35,7 @@ class AccuracyCollector(Collector):
         for why in Unmeasured:
             unmeasured.add_metric([why], self._accuracy.unmeasured[why] if self._counting() else 0)
         yield unmeasured
-        yield _agreement(self._accuracy.agreement)
+        yield _agreement(self._accuracy)
         yield from _telemetry(self._tracker)
 
 
@@ -105,11 +105,14 @@ def _histograms(groups: Iterable[tuple[Group, GroupAccuracy]]) -> Iterator[Metri
     yield from (error, reserved, utilization, steps)
 
 
-def _agreement(tally: Tally) -> Metric:
+def _agreement(accuracy: Accuracy) -> Metric:
     agreement = HistogramMetricFamily(
-        "vramcast_report_agreement_ratio", "Exit report over what telemetry saw of the same run, since the start"
+        "vramcast_truth_agreement_ratio",
+        "The same run's peak by two sources, the more trusted over the other, since the start",
+        labels=["truth", "other_truth"],
     )
-    _add(agreement, [], tally)
+    for (trusted, other), tally in sorted(accuracy.agreement.items()):
+        _add(agreement, [trusted, other], tally)
     return agreement
 
 

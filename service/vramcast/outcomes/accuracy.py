@@ -11,6 +11,7 @@ from bisect import bisect_left
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import combinations
 from typing import Any
 
 from vramcast.outcomes.outcome import Outcome, Truth
@@ -22,7 +23,7 @@ from vramcast.task.vocabulary import Architecture
 ERROR_BUCKETS = (0.25, 0.5, 0.7, 0.8, 0.9, 0.95, 1.0, 1.05, 1.1, 1.2, 1.3, 1.5, 2.0, 4.0)
 # Promise over observed peak.
 RESERVATION_BUCKETS = (0.5, 0.8, 0.9, 0.95, 1.0, 1.02, 1.05, 1.1, 1.15, 1.2, 1.3, 1.5, 2.0, 3.0, 5.0)
-# A report over what telemetry saw of the same run.
+# What one source says over what another says of the same run.
 AGREEMENT_BUCKETS = (0.5, 0.8, 0.9, 0.95, 1.0, 1.05, 1.1, 1.25, 2.0)
 # Forecast minus observed.
 UTILIZATION_BUCKETS = (-0.5, -0.3, -0.2, -0.1, -0.05, 0.0, 0.05, 0.1, 0.2, 0.3, 0.5)
@@ -45,7 +46,7 @@ class Group:
     family: str
     level: str
     product: str
-    truth: str = Truth.TELEMETRY
+    truth: str = OTHER
 
 
 @dataclass(slots=True)
@@ -122,7 +123,8 @@ class Accuracy:
         self.groups: dict[Group, GroupAccuracy] = {}
         self.unmeasured: Counter[Unmeasured] = Counter()
         self.counted = Counted()
-        self.agreement = Tally(AGREEMENT_BUCKETS)
+        # The same run's peak by two sources: the more trusted over the other.
+        self.agreement: dict[tuple[Truth, Truth], Tally] = {}
         self.latest: deque[Outcome] = deque(maxlen=_MOST_LATEST)
 
     def record(self, outcome: Outcome) -> None:
@@ -130,11 +132,17 @@ class Accuracy:
         self.latest.append(outcome)
         self.counted.add(outcome.uid)
         self.groups.setdefault(self._group(outcome), GroupAccuracy()).add(outcome)
+        self._compare({truth: peak for truth, peak in outcome.peaks_bytes.items() if peak})
 
     def pass_over(self, uid: Any, why: Unmeasured) -> None:
         self.revision += 1
         self.counted.add(uid)
         self.unmeasured[why] += 1
+
+    def _compare(self, peaks: Mapping[Truth, int]) -> None:
+        for pair in combinations([truth for truth in Truth if truth in peaks], 2):
+            trusted, other = pair
+            self.agreement.setdefault(pair, Tally(AGREEMENT_BUCKETS)).add(peaks[trusted] / peaks[other])
 
     def _group(self, outcome: Outcome) -> Group:
         family = outcome.family if outcome.family in _FAMILIES else UNKNOWN

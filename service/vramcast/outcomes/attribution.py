@@ -18,6 +18,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from vramcast.names import PodUid
+from vramcast.outcomes.outcome import Truth
 from vramcast.outcomes.readings import Device, PodValues, Reading
 from vramcast.outcomes.tenancy import Tenant
 from vramcast.placement.gpus import NodeGpus
@@ -33,10 +34,10 @@ class Division:
     unmanaged_mib: tuple[int, ...] = ()
     observed_mib: dict[PodUid, int] = field(default_factory=dict)  # on the pod's fullest GPU
     devices: dict[PodUid, Device] = field(default_factory=dict)  # that GPU
+    truths: dict[PodUid, Truth] = field(default_factory=dict)  # where its memory there is known from
     unclear: set[PodUid] = field(default_factory=set)
     total_mib: dict[Device, int] = field(default_factory=dict)
     vacant: set[Device] = field(default_factory=set)  # without a pod of vramcast's
-    told_apart: set[Device] = field(default_factory=set)  # by the agent
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +73,6 @@ def divide(
     seen = _by_device(readings, tenants)
     moment = _Moment(at, before_mib, pod_values, Division())
     moment.division.total_mib.update((device, values.total_mib) for device, values in seen.items())
-    moment.division.told_apart.update(device for device, values in seen.items() if values.told_apart)
     if node.sharing:
         _divide_shared(node, seen, tenants, moment)
     else:
@@ -156,11 +156,12 @@ def _share_out(device: Device, values: _Seen, there: Sequence[Tenant], moment: _
     if not there:
         return total
     if len(there) == 1:
-        _observe(moment.division, there[0].uid, device, total - before_mib)
+        truth = Truth.POD_LABEL if there[0].uid in values.by_tenant else Truth.ALONE
+        _observe(moment.division, there[0].uid, device, total - before_mib, truth)
     elif total - before_mib < LEAST_USED_MIB:
         # They are still pulling their images.
         for tenant in there:
-            _observe(moment.division, tenant.uid, device, 0)
+            _observe(moment.division, tenant.uid, device, 0, Truth.ALONE)
     else:
         live = [tenant.uid for tenant in there if tenant.until is None or tenant.until >= moment.at]
         # A pod next to one that has just ended is not ambiguous for good, so it is not counted as such.
@@ -172,6 +173,7 @@ def _share_out(device: Device, values: _Seen, there: Sequence[Tenant], moment: _
 
 def _share_out_by_name(device: Device, values: _Seen, there: Sequence[Tenant], moment: _Moment) -> int:
     division, own = moment.division, values.by_tenant
+    truth = Truth.AGENT if values.told_apart else Truth.POD_LABEL
     outgrown = unseen = 0
     nameless = None if values.nameless_mib is None else values.nameless_mib - sum(own.values())
     # If nothing is left over, a pod without a value uses nothing yet.
@@ -183,7 +185,7 @@ def _share_out_by_name(device: Device, values: _Seen, there: Sequence[Tenant], m
             division.unclear.add(tenant.uid)
             unseen += tenant.promised_mib or 0
         else:
-            _observe(division, tenant.uid, device, used)
+            _observe(division, tenant.uid, device, used, truth)
             outgrown += max(0, used - tenant.promised_mib) if tenant.promised_mib is not None else 0
     return max(0, values.total_mib - sum(own.values()) - unseen) + outgrown
 
@@ -199,7 +201,8 @@ def _are_their_own(values: _Seen, pod_values: PodValues) -> bool:
     return bool(own) and pod_values is PodValues.POD
 
 
-def _observe(division: Division, uid: PodUid, device: Device, mib: int) -> None:
+def _observe(division: Division, uid: PodUid, device: Device, mib: int, truth: Truth) -> None:
     if mib >= division.observed_mib.get(uid, -1):
         division.observed_mib[uid] = mib
         division.devices[uid] = device
+        division.truths[uid] = truth

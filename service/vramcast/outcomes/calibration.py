@@ -9,6 +9,8 @@ rules keep that honest while runs are few or conditions change:
 - *Level*: more misses than promised lower the targeted risk, fewer raise it (Gibbs and Candès). That makes up for what
   scores cannot show, such as how far above its bound a run would have gone that died there.
 - *Shifts*: if new runs clearly differ from older ones (a new driver, a new framework), the older ones are discarded.
+- *No run alone*: the highest run counts as one step above the next, and a few runs lower nothing. What one job says
+  about itself may be false, and these bounds are everybody's.
 
 A correction moves up in bounded steps, and down by a share of the way.
 """
@@ -125,8 +127,9 @@ class CellState:
         wanted = self._wanted(scored, prior, tuning)
         # A new kind of run comes down fast, and a known one slowly: its last few runs say less than all before them.
         share = tuning.tightest_share if len(self.scores) < tuning.trusted else 0.0
+        few = len(self.scores) < tuning.clear_runs
         steps = [
-            _clip(target - now, (-max(tuning.tightest_step, share * (now - target - _NEAR)), widest))
+            _clip(target - now, (0.0 if few else -max(tuning.tightest_step, share * (now - target - _NEAR)), widest))
             for target, now in zip(wanted, self.corrections, strict=True)
         ]
         moved = [_clip(now + step, tuning.correction_range) for now, step in zip(self.corrections, steps, strict=True)]
@@ -151,13 +154,23 @@ class CellState:
         wanted = []
         for risk in RISKS:
             aimed = risk if risk == MEDIAN_RISK else risk * self.level
-            quantile = upper_quantile(scored.excess(max(risk, reach)), scored.censored, max(aimed, reach))
+            excess = _without_lone_peak(scored.excess(max(risk, reach)), tuning.widest_step)
+            quantile = upper_quantile(excess, scored.censored, max(aimed, reach))
             target = trust * quantile + (1.0 - trust) * prior
             if risk != MEDIAN_RISK and tuning.clear_runs <= count < tuning.trusted and not scored.censored.any():
                 enough = _clearly_enough(scored, risk, tuning)
                 target = min(target, enough) if enough < tuning.clearly_too_wide else target
             wanted.append(target)
         return wanted
+
+
+def _without_lone_peak(excess: Floats, step: float) -> Floats:
+    """The highest value at most a step above the next. (runs,)"""
+    highest = int(excess.argmax())
+    others = np.delete(excess, highest)
+    limited = excess.copy()
+    limited[highest] = min(excess[highest], (others.max() if len(others) else 0.0) + step)
+    return limited
 
 
 def _rising(corrections: Floats, margin: float) -> Floats:

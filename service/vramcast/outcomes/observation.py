@@ -13,6 +13,7 @@ from itertools import groupby
 
 from vramcast.names import NodeName, PodUid
 from vramcast.outcomes.attribution import Division, divide
+from vramcast.outcomes.outcome import Truth
 from vramcast.outcomes.readings import Device, Fault, Frame, PodValues, Reading
 from vramcast.outcomes.tenancy import Tenancy, Tenant
 from vramcast.placement.gpus import NodeGpus
@@ -29,15 +30,19 @@ class Sighting:
     at: float
     used_mib: int | None
     utilization: float | None = None
-    by_agent: bool = False
+    truth: Truth = Truth.ALONE
 
 
 @dataclass(slots=True)
 class Findings:
-    """`unmanaged_mib`: by node, from its newest sample, with the time of that sample."""
+    """`unmanaged_mib`: by node, from its newest sample, with the time of that sample.
+
+    `second_opinions`: by exporters that do not count, because the node's agent knows better.
+    """
 
     unmanaged_mib: dict[NodeName, tuple[float, tuple[int, ...]]] = field(default_factory=dict)
     sightings: list[Sighting] = field(default_factory=list)  # in the order of time
+    second_opinions: list[Sighting] = field(default_factory=list)
     faults: Counter[Fault] = field(default_factory=Counter)
     newest_at: float | None = None
 
@@ -66,8 +71,6 @@ class Observer:
         busy = _Busy(frame.utilization)
         agents = self._agent_moments(frame.memory)
         for (node, at), readings in _moments(frame.memory):
-            if self._knows_better(agents.get(node, ()), at):
-                continue
             gpus = nodes.get(node)
             if gpus is None:
                 findings.faults[Fault.UNKNOWN_NODE] += len(readings)
@@ -75,6 +78,12 @@ class Observer:
             usable = [reading for reading in readings if self._believe(gpus, reading, findings.faults)]
             there = list(tenancy.there(tenants.get(node, ()), at))
             before = self._before.setdefault(node, {})
+            outdone = self._outdone(usable, agents.get(node, ()), at)
+            if outdone:
+                second = divide(gpus, outdone, there, at, before, self._pod_values)
+                findings.second_opinions += _sightings(second, node, at, busy)
+            if outdone and len(outdone) == len(usable):
+                continue
             division = divide(gpus, usable, there, at, before, self._pod_values)
             _remember(before, division)
             if usable:
@@ -93,6 +102,13 @@ class Observer:
                 seen.setdefault(reading.node, set()).add(reading.at)
         self._agent_at = {node: max(times) for node, times in seen.items()}
         return {node: sorted(times) for node, times in seen.items()}
+
+    def _outdone(self, readings: Sequence[Reading], agent_times: Sequence[float], at: float) -> Sequence[Reading]:
+        """Readings that do not count, because the node's agent knows better."""
+        if self._knows_better(agent_times, at):
+            return readings
+        told_apart = {reading.device for reading in readings if reading.told_apart}
+        return [reading for reading in readings if reading.device in told_apart and not reading.told_apart]
 
     def _knows_better(self, agent_times: Sequence[float], at: float) -> bool:
         """Did the node's agent say something close to that time, but not at that time?"""
@@ -148,6 +164,6 @@ def _sightings(division: Division, node: NodeName, at: float, busy: _Busy) -> It
     for uid, mib in division.observed_mib.items():
         if uid not in division.unclear:
             device = division.devices[uid]
-            yield Sighting(uid, at, mib, busy.of(node, device, at, uid), device in division.told_apart)
+            yield Sighting(uid, at, mib, busy.of(node, device, at, uid), division.truths[uid])
     for uid in division.unclear:
         yield Sighting(uid, at, None)

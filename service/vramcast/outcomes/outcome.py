@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from vramcast.forecast.forecast import UNADJUSTED, Adjustment
@@ -16,7 +17,8 @@ class Truth(StrEnum):
     REPORT = "report"  # the job's exit report: torch's own counters
     ANNOTATION = "annotation"  # the job wrote it on its pod
     AGENT = "agent"  # the driver's memory by process, from the agent on the node
-    TELEMETRY = "telemetry"  # samples of the GPU, by pod label or because the pod was alone
+    POD_LABEL = "pod_label"  # samples of an exporter that names the pod
+    ALONE = "alone"  # samples of a GPU that the pod had to itself
     ENDING = "ending"  # only that it ran out of memory
 
 
@@ -41,10 +43,11 @@ class Outcome:
     gpu_utilization_forecast: float | None = None
     gpu_utilization_observed: float | None = None
     adjustment: Adjustment = UNADJUSTED  # already applied to median and bound
-    truth: Truth = Truth.TELEMETRY
+    truth: Truth = Truth.ALONE
     regime: str = ""  # of the task: one of REGIMES
     step_seconds_forecast: float | None = None
     step_seconds_observed: float | None = None
+    peaks_bytes: Mapping[Truth, int] = field(default_factory=dict)  # by each source that saw the run
 
     @property
     def covered(self) -> bool:

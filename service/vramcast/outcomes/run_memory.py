@@ -27,7 +27,7 @@ from vramcast.forecast.forecast import RISKS, Adjustment, Basis, Forecast
 from vramcast.names import Product
 from vramcast.outcomes.oom_history import ABOVE
 from vramcast.outcomes.outcome import Outcome
-from vramcast.outcomes.run_scores import Floats, upper_quantile
+from vramcast.outcomes.run_scores import Floats, believable, upper_quantile
 from vramcast.task.quantity import MIB, ceil_mib
 from vramcast.task.run_point import RunPoint, run_point
 from vramcast.task.run_status import Ending
@@ -39,18 +39,16 @@ KEPT_PEAKS: Final = 4
 # a month a task repeats almost exactly. Later, libraries have changed.
 _DAY: Final = 86_400.0
 SCATTER_BY_AGE: Final = (
-    (31 * _DAY, (0.0, 0.020, 0.030, 0.070, 0.150)),
-    (61 * _DAY, (0.0, 0.056, 0.085, 0.200, 0.300)),
-    (math.inf, (0.0, 0.110, 0.130, 0.200, 0.300)),
+    (31 * _DAY, (0.0, 0.023, 0.045, 0.079, 0.118)),
+    (61 * _DAY, (0.0, 0.067, 0.116, 0.174, 0.261)),
+    (math.inf, (0.0, 0.179, 0.179, 0.268, 0.402)),
 )
-SCATTER_OF_NETWORK: Final = (0.0, 0.045, 0.070, 0.200, 0.350)
+SCATTER_OF_NETWORK: Final = (0.0, 0.043, 0.065, 0.216, 0.799)
 # A namespace's own scatter replaces the published one as its tasks become this many.
 _TRUSTED_TASKS: Final = 20
 _SCATTER_RANGE: Final = (0.4, 3.0)  # of the published one
 _WILD: Final = math.log(1.2)
 _STEP_MARGIN: Final = 1.1
-# A peak this far below or above the forecast is a mistake or a lie.
-_BELIEVABLE: Final = (0.1, 10.0)
 # How far beyond its two runs a line holds, by the size along which it runs. Attention may grow with the square.
 _SIZES_AND_REACH: Final = (("batch", 2.0), ("length", 1.25), ("elements", 1.25))
 # Of the same network, the runs nearest to the task count.
@@ -72,7 +70,10 @@ class TaskHere:
 
 @dataclass(frozen=True, slots=True)
 class Remembered:
-    """One task. `peaks_mib`: of its last whole runs, newest last. `surprise`: log(last peak / what memory said)."""
+    """One task. `surprise`: log(last peak / what memory said).
+
+    `peaks_mib`: of its last whole runs, newest last. A run that died of OOM counts with what it needed at least.
+    """
 
     key: TaskHere
     network: str
@@ -82,6 +83,12 @@ class Remembered:
     floor_mib: int = 0
     surprise: float | None = None
     last_at: float = 0.0  # seconds since the epoch
+    died: bool = False  # the last run, of OOM
+
+    @property
+    def speaks(self) -> bool:
+        """After an OOM the artifact does, until the next whole run."""
+        return bool(self.peaks_mib) and not self.died
 
     @property
     def anchor_mib(self) -> int:
@@ -119,18 +126,12 @@ class RunMemory:
     def record(self, outcome: Outcome, task: Task) -> None:
         """Once per measured run."""
         key = _here(outcome.pod.partition("/")[0], outcome.product, task)
-        if outcome.peak_bytes <= 0 or not self._believable(outcome):
+        if outcome.peak_bytes <= 0 or not believable(outcome):
             self.disbelieved += 1
             return
         before = self._tasks.get(key) or Remembered(key, _network(task), run_point(task))
         self._put(_after(before, outcome))
         self.revision += 1
-
-    @staticmethod
-    def _believable(outcome: Outcome) -> bool:
-        unadjusted = outcome.median_bytes / outcome.adjustment.median
-        low, high = _BELIEVABLE
-        return outcome.ending is Ending.OOM or low * unadjusted <= outcome.peak_bytes <= high * unadjusted
 
     def _put(self, task: Remembered) -> None:
         self._drop(task.key)
@@ -159,7 +160,7 @@ class RunMemory:
         """How runs here move the artifact's forecast; None: nothing like it has run. `at`: of the same network."""
         key = _here(task.namespace, product, task)
         own = self._tasks.get(key)
-        if own is not None and own.peaks_mib:
+        if own is not None and own.speaks:
             age = self._wall() - own.last_at
             scatter = next(scatter for limit, scatter in SCATTER_BY_AGE if age <= limit)
             spread = max(self._margin(key.namespace, scatter, forecast.risk), _STEP_MARGIN * own.largest_step)
@@ -168,15 +169,12 @@ class RunMemory:
         relatives = self._nearest(task, key)
         if not relatives:
             return None
-        shifts = [shift for relative in relatives if (shift := _shift(relative, task, at)) is not None]
         point = run_point(task)
-        expected_mib = _on_line(relatives, point)
-        if expected_mib is None and shifts:
-            expected_mib = forecast.median_bytes * math.exp(median(shifts)) / MIB
-        if expected_mib is None:
+        found = _on_line(relatives, point) or _shifted(relatives, task, forecast, at)
+        if found is None:
             return None
-        margin = self._margin(key.namespace, SCATTER_OF_NETWORK, forecast.risk)
-        spread = max([margin, *([max(shifts) - min(shifts)] if shifts else [])])
+        expected_mib, disagreement = found
+        spread = max(self._margin(key.namespace, SCATTER_OF_NETWORK, forecast.risk), disagreement)
         floor_mib = max([floor_mib, *(r.anchor_mib for r in relatives if r.point.within(point))])
         runs = sum(relative.runs for relative in relatives)
         return _adjustment(forecast, expected_mib, spread, floor_mib, Basis.SAME_NETWORK, runs)
@@ -191,7 +189,7 @@ class RunMemory:
         point = run_point(task)
         # Another thread may drop one meanwhile.
         known = [found for each in list(family) if each != key and (found := self._tasks.get(each)) is not None]
-        return sorted((r for r in known if r.peaks_mib), key=lambda r: r.point.distance(point))[:_MOST_RELATIVES]
+        return sorted((r for r in known if r.speaks), key=lambda r: r.point.distance(point))[:_MOST_RELATIVES]
 
     def _margin(self, namespace: str, scatter: Scatter, risk: float) -> float:
         margins = self._margins
@@ -235,15 +233,16 @@ def _after(before: Remembered, outcome: Outcome) -> Remembered:
     peak_mib = ceil_mib(outcome.peak_bytes)
     if outcome.ending is Ending.OOM:
         floor_mib = max(before.floor_mib, math.ceil(peak_mib * ABOVE))
-        # If memory made the promise, memory was wrong: the artifact speaks until the next whole run.
-        peaks_mib = before.peaks_mib if outcome.adjustment.basis is Basis.CLUSTER else ()
-        return replace(before, peaks_mib=peaks_mib, floor_mib=floor_mib, surprise=None)
+        # Of several in a row, the last says the most. Forgotten, a job that dies every other time would go on dying.
+        former = before.peaks_mib[:-1] if before.died else before.peaks_mib
+        peaks_mib = (*former, floor_mib)[-KEPT_PEAKS:]
+        return replace(before, peaks_mib=peaks_mib, floor_mib=floor_mib, surprise=None, died=True)
     if outcome.ending is not Ending.SUCCEEDED:
         return replace(before, floor_mib=max(before.floor_mib, peak_mib))
-    surprise = round(math.log(peak_mib / before.anchor_mib), 4) if before.peaks_mib else before.surprise
+    surprise = round(math.log(peak_mib / before.anchor_mib), 4) if before.speaks else before.surprise
     peaks_mib = (*before.peaks_mib, peak_mib)[-KEPT_PEAKS:]
     runs, last_at = before.runs + 1, max(before.last_at, outcome.ended_at)
-    return replace(before, peaks_mib=peaks_mib, runs=runs, floor_mib=0, surprise=surprise, last_at=last_at)
+    return replace(before, peaks_mib=peaks_mib, runs=runs, floor_mib=0, surprise=surprise, last_at=last_at, died=False)
 
 
 def _blended(published: float, surprises: Floats, risk: float) -> float:
@@ -270,10 +269,21 @@ def _shift(relative: Remembered, task: Task, at: Forecasts) -> float | None:
     return math.log(relative.anchor_mib * MIB / max(said_bytes, 1))
 
 
-def _on_line(relatives: Sequence[Remembered], point: RunPoint) -> float | None:
+def _shifted(
+    relatives: Sequence[Remembered], task: Task, forecast: Forecast, at: Forecasts
+) -> tuple[float, float] | None:
+    """The forecast, moved by what the relatives took: MiB, and how far they disagree, as a logarithm."""
+    shifts = [shift for relative in relatives if (shift := _shift(relative, task, at)) is not None]
+    if not shifts:
+        return None
+    return forecast.median_bytes * math.exp(median(shifts)) / MIB, max(shifts) - min(shifts)
+
+
+def _on_line(relatives: Sequence[Remembered], point: RunPoint) -> tuple[float, float] | None:
     """Through the two nearest runs that differ from the task, and from each other, in one size only.
 
-    A step's memory grows in proportion to the batch, and nearly so to the length between two lengths that are known.
+    MiB, and how far the next run lies off that line, as a logarithm. A step's memory grows in proportion to the batch,
+    and nearly so to the length between two lengths that are known.
     """
     for size, reach in _SIZES_AND_REACH:
         alike = [r for r in relatives if r.point.differs_only_in(size, point)]
@@ -282,12 +292,28 @@ def _on_line(relatives: Sequence[Remembered], point: RunPoint) -> float | None:
             known.setdefault(relative.point.size(size), relative.anchor_mib)
         if len(known) < 2:
             continue
-        (start, low_mib), (end, high_mib) = sorted(list(known.items())[:2])
-        here = point.size(size)
-        if start / reach <= here <= end * reach:
-            slope = (high_mib - low_mib) / (end - start)
-            return max(low_mib + max(slope, 0.0) * (here - start), 0.5 * low_mib)
+        nearest, others = list(known.items())[:2], list(known.items())[2:3]
+        line = _Line(*sorted(nearest))
+        if line.reaches(point.size(size), reach):
+            disagreement = [abs(math.log(mib / line.at(there))) for there, mib in others if line.reaches(there, reach)]
+            return line.at(point.size(size)), max(disagreement, default=0.0)
     return None
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    """Through two runs: (size, MiB)."""
+
+    start: tuple[int, int]
+    end: tuple[int, int]
+
+    def at(self, size: int) -> float:
+        (low, low_mib), (high, high_mib) = self.start, self.end
+        slope = (high_mib - low_mib) / (high - low)
+        return max(low_mib + max(slope, 0.0) * (size - low), 0.5 * low_mib)
+
+    def reaches(self, size: int, reach: float) -> bool:
+        return self.start[0] / reach <= size <= self.end[0] * reach
 
 
 def _adjustment(

@@ -17,12 +17,14 @@ from vramcast.outcomes.run_memory import KEPT_PEAKS, Remembered, TaskHere
 from vramcast.task.run_point import RunPoint
 
 MOST_STORED_BYTES: Final = 420 << 10
-_FORMAT: Final = 1
+_FORMAT: Final = 2
+_READABLE: Final = (1, 2)  # 1 had no mark for tasks whose last run died
 _MOST_RAW_BYTES: Final = 4 << 20
 # Indices into the tables of namespaces, products and networks; fingerprint, batch, length, runs, floor, when it ran
-# last, surprise, and the numbers of peaks and of sizes that follow.
+# last, surprise, and the numbers of peaks and of sizes that follow. _DIED marks the number of peaks.
 _HEAD: Final = struct.Struct("<HHH6sIIIIIhBB")
 _SIZE: Final = struct.Struct("<I")
+_DIED: Final = 0x80
 _UNIT: Final = 1e-4
 _NO_SURPRISE: Final = -(1 << 15)
 _HIGHEST: Final = (1 << 32) - 1
@@ -72,7 +74,7 @@ def _record(task: Remembered, places: Sequence[dict[str, int]]) -> bytes:
             _HEAD.pack(
                 namespaces[key.namespace], products[key.product], networks[task.network],
                 bytes.fromhex(key.fingerprint), *(min(number, _HIGHEST) for number in numbers), surprise,
-                len(task.peaks_mib), len(point.shape),
+                len(task.peaks_mib) | (_DIED if task.died else 0), len(point.shape),
             ),
             *(_SIZE.pack(min(each, _HIGHEST)) for each in (*task.peaks_mib, *point.shape)),
         ]
@@ -82,8 +84,8 @@ def _record(task: Remembered, places: Sequence[dict[str, int]]) -> bytes:
 def _unpacked(raw: bytes) -> Iterator[Remembered]:
     head, _, records = raw.partition(b"\n")
     document = json.loads(head)
-    if document["format"] != _FORMAT:
-        raise ValueError(f"format {document['format']}: expected {_FORMAT}")
+    if document["format"] not in _READABLE:
+        raise ValueError(f"format {document['format']}: expected one of {_READABLE}")
     namespaces, products, networks = document["names"]
     at = 0
     while at < len(records):
@@ -91,6 +93,7 @@ def _unpacked(raw: bytes) -> Iterator[Remembered]:
             _HEAD.unpack_from(records, at)
         )
         at += _HEAD.size
+        died, peaks = bool(peaks & _DIED), peaks & ~_DIED
         end = at + _SIZE.size * (peaks + sizes)
         values = [value for (value,) in _SIZE.iter_unpack(records[at:end])]
         if len(values) != peaks + sizes:
@@ -99,7 +102,7 @@ def _unpacked(raw: bytes) -> Iterator[Remembered]:
         yield Remembered(
             TaskHere(str(namespaces[namespace]), str(products[product]), fingerprint.hex()), str(networks[network]),
             _point(batch, length, values[peaks:]), tuple(max(peak, 1) for peak in values[:peaks])[-KEPT_PEAKS:], runs,
-            floor_mib, None if surprise == _NO_SURPRISE else round(surprise * _UNIT, 4), float(last_at),
+            floor_mib, None if surprise == _NO_SURPRISE else round(surprise * _UNIT, 4), float(last_at), died,
         )  # fmt: skip
 
 

@@ -27,8 +27,8 @@ _LEAST_WIDTH = 0.05
 MARGIN_RISK = 0.05  # the risk of a score's margin
 # A run that died of OOM needed more than it had. This much more is assumed.
 OOM_EXCESS = math.log(1.1)
-# A ratio beyond this is an error of telemetry, not of the forecast.
-_LARGEST_RATIO = math.log(100.0)
+# A peak this far from the artifact's median, up or down, is a mistake or a lie.
+_LEAST_BELIEVABLE, _MOST_BELIEVABLE = 0.1, 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,11 +69,17 @@ def score_outcome(outcome: Outcome) -> Score | None:
     peak = max(outcome.peak_bytes, outcome.bound_bytes) if died else outcome.peak_bytes
     if median <= 0 or bound <= 0 or peak <= 0 or not 0.0 < outcome.risk < 1.0:
         return None
-    ratio = math.log(peak / median) + (OOM_EXCESS if died else 0.0)
-    if abs(ratio) > _LARGEST_RATIO:
+    if not believable(outcome):
         return None
+    ratio = math.log(peak / median) + (OOM_EXCESS if died else 0.0)
     margin = margin_of(median, bound, outcome.risk)
     return Score(round(ratio, 4), round(margin, 4), outcome.ending is not Ending.SUCCEEDED)
+
+
+def believable(outcome: Outcome) -> bool:
+    """An out-of-memory always is: its peak is the promise."""
+    median = outcome.median_bytes / outcome.adjustment.median
+    return outcome.ending is Ending.OOM or _LEAST_BELIEVABLE * median <= outcome.peak_bytes <= _MOST_BELIEVABLE * median
 
 
 def margin_of_outcome(outcome: Outcome) -> float:

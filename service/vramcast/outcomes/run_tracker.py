@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from vramcast.forecast.forecast import Forecast, parse_adjustment
 from vramcast.names import NodeName, PodUid, Product
 from vramcast.outcomes.accuracy import Accuracy
-from vramcast.outcomes.observation import Findings, Observer
+from vramcast.outcomes.observation import Findings, Observer, Sighting
 from vramcast.outcomes.readings import Fault, PodValues
 from vramcast.outcomes.records import ObservedRuns
 from vramcast.outcomes.runs import Run
@@ -129,19 +129,24 @@ class RunTracker:
 
     def add_findings(self, findings: Findings) -> None:
         for sighting in findings.sightings:
-            run = self.runs.get(sighting.uid)
-            ended = self.ended.get(sighting.uid)
-            if run is None and ended is not None and sighting.at <= ended.ended_at:
-                run = ended.run
-            if run is None:
-                continue
-            if sighting.used_mib is None:
+            run = self._run_at(sighting)
+            if run is not None and sighting.used_mib is None:
                 run.miss(sighting.at)
-            else:
-                run.observe(sighting.at, sighting.used_mib, sighting.utilization, by_agent=sighting.by_agent)
+            elif run is not None and sighting.used_mib is not None:
+                run.observe(sighting.at, sighting.used_mib, sighting.utilization, sighting.truth)
+        for opinion in findings.second_opinions:
+            run = self._run_at(opinion)
+            if run is not None and opinion.used_mib is not None:
+                run.compare(opinion.at, opinion.used_mib, opinion.truth)
         self.telemetry.faults.update(findings.faults)
         if findings.newest_at is not None:
             self.telemetry.newest_at = max(findings.newest_at, self.telemetry.newest_at or findings.newest_at)
+
+    def _run_at(self, sighting: Sighting) -> Run | None:
+        ended = self.ended.get(sighting.uid)
+        if ended is not None:
+            return ended.run if sighting.at <= ended.ended_at else None
+        return self.runs.get(sighting.uid)
 
     @property
     def telemetry_age_seconds(self) -> float | None:

@@ -6,12 +6,13 @@ it and told it apart from its neighbours. An OOM is an outcome even without tele
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from vramcast.forecast.forecast import UNADJUSTED, Adjustment
 from vramcast.names import PodUid, Product
 from vramcast.outcomes.attribution import LEAST_USED_MIB
+from vramcast.outcomes.outcome import Truth
 from vramcast.task.pod import PodRecord
 
 # A run with a larger share of ambiguous samples is not measured.
@@ -32,8 +33,31 @@ class Unmeasured(StrEnum):
 
 
 @dataclass(slots=True)
+class Watched:
+    """What one source has seen of a run. `gap_seconds`: samples further apart leave a gap."""
+
+    since: float
+    gap_seconds: float
+    seen_seconds: float = 0.0
+    last_at: float | None = None
+    peak_mib: int = 0
+
+    def see(self, at: float) -> bool:
+        """Samples come in order. False: it is not newer than the last, so it is a duplicate."""
+        if at < self.since or (self.last_at is not None and at <= self.last_at):
+            return False
+        # A sample covers the time since the last one, up to the length of a gap.
+        self.seen_seconds += min(at - (self.since if self.last_at is None else self.last_at), self.gap_seconds)
+        self.last_at = at
+        return True
+
+    def saw_most(self, ended_at: float) -> bool:
+        return self.seen_seconds >= _LEAST_SEEN * (ended_at - self.since)
+
+
+@dataclass(slots=True)
 class Run:
-    """One pod's run so far. `gap_seconds`: samples further apart leave a gap."""
+    """One pod's run so far. `watched`: by the samples that count; `sources`: by each kind, whether it counts or not."""
 
     pod: PodRecord
     since: float
@@ -42,24 +66,26 @@ class Run:
     median_bytes: int | None = None
     bound_bytes: int | None = None
     adjustment: Adjustment = UNADJUSTED
-    peak_mib: int = 0
-    peak_by_agent: bool = False
+    peak_truth: Truth = Truth.ENDING
     last_mib: int | None = None
     clear: int = 0
     unclear: int = 0
-    seen_seconds: float = 0.0
     utilization_sum: float = 0.0
     utilization_count: int = 0
-    last_at: float | None = None
+    watched: Watched = field(init=False)
+    sources: dict[Truth, Watched] = field(default_factory=dict)
 
-    def observe(self, at: float, used_mib: int, utilization: float | None, *, by_agent: bool = False) -> None:
-        """Samples come in order. One that is not newer than the last is a duplicate."""
-        if not self._is_news(at):
+    def __post_init__(self) -> None:
+        self.watched = Watched(self.since, self.gap_seconds)
+
+    def observe(self, at: float, used_mib: int, utilization: float | None, truth: Truth = Truth.ALONE) -> None:
+        if not self.watched.see(at):
             return
         self.clear += 1
         self.last_mib = used_mib
         if used_mib > self.peak_mib:
-            self.peak_mib, self.peak_by_agent = used_mib, by_agent
+            self.watched.peak_mib, self.peak_truth = used_mib, truth
+        self.compare(at, used_mib, truth)
         # Until it uses GPU memory, the pod is pulling its image or starting.
         if utilization is not None and used_mib:
             self.utilization_sum += utilization
@@ -67,8 +93,22 @@ class Run:
 
     def miss(self, at: float) -> None:
         """The pod was there but could not be told apart from its neighbours."""
-        if self._is_news(at):
+        if self.watched.see(at):
             self.unclear += 1
+
+    def compare(self, at: float, used_mib: int, truth: Truth) -> None:
+        """What one source says, whether or not it counts."""
+        source = self.sources.setdefault(truth, Watched(self.since, self.gap_seconds))
+        if source.see(at):
+            source.peak_mib = max(source.peak_mib, used_mib)
+
+    def peaks_mib(self, ended_at: float) -> dict[Truth, int]:
+        """By each source that saw most of the run."""
+        return {
+            truth: source.peak_mib
+            for truth, source in self.sources.items()
+            if source.peak_mib >= LEAST_USED_MIB and source.saw_most(ended_at)
+        }
 
     def judge(self, ended_at: float, min_run_seconds: float) -> Unmeasured | None:
         """None: the run is measured."""
@@ -79,21 +119,21 @@ class Run:
             return Unmeasured.UNCLEAR if self.unclear else Unmeasured.NO_TELEMETRY
         if self.unclear > _MOST_UNCLEAR * (self.clear + self.unclear):
             return Unmeasured.UNCLEAR
-        if self.seen_seconds < _LEAST_SEEN * lasted:
+        if not self.watched.saw_most(ended_at):
             return Unmeasured.PARTLY_SEEN
         return Unmeasured.UNUSED if self.peak_mib < LEAST_USED_MIB else None
 
     @property
+    def peak_mib(self) -> int:
+        return self.watched.peak_mib
+
+    @property
+    def last_at(self) -> float | None:
+        return self.watched.last_at
+
+    @property
     def utilization(self) -> float | None:
         return self.utilization_sum / self.utilization_count if self.utilization_count else None
-
-    def _is_news(self, at: float) -> bool:
-        if at < self.since or (self.last_at is not None and at <= self.last_at):
-            return False
-        # A sample covers the time since the last one, up to the length of a gap.
-        self.seen_seconds += min(at - (self.since if self.last_at is None else self.last_at), self.gap_seconds)
-        self.last_at = at
-        return True
 
 
 class Counted:

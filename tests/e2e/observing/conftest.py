@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,12 +22,23 @@ from tests.controlplane import (
     eventually,
     extender,
     free_port,
+    kubelet,
     scheduler_config,
 )
 from tests.controlplane.objects import GpuProduct, sharing_node
 from tests.e2e.conftest import RULES, RunningService
 from tests.e2e.observing.exporter import FakeExporter
 from tests.e2e.observing.prometheus import Prometheus, job
+from tests.e2e.observing.replicas import (
+    ELECTION,
+    LEASE_NAME,
+    LEASE_NAMESPACE,
+    LEASE_PATH,
+    LEASE_ROLE,
+    Replica,
+    await_leader,
+)
+from tests.e2e.observing.replicas import SCHEDULER as REPLICATED
 from tests.e2e.observing.world import LEARNED_STATE, LEARNED_STATE_PATH, SCHEDULER, World
 
 ALERTS = RULES.parent / "alerts.yaml"
@@ -77,6 +88,7 @@ def begin(
 
     `honor_labels`: whether Prometheus keeps the exporters' own labels. If not, `pod` becomes `exported_pod`.
     `agent`: whether the first node has an agent, which Prometheus scrapes.
+    `replicas`: 2 for two services with leader election, each next to its own scheduler (`replicas.SCHEDULER`).
     `prometheus_url`: maps Prometheus' address to the one that the service queries instead.
     """
     with ExitStack() as stack:
@@ -86,6 +98,7 @@ def begin(
             *,
             honor_labels: bool = False,
             agent: bool = False,
+            replicas: int = 1,
             prometheus_url: Callable[[str], str] = lambda url: url,
             **settings: str,
         ) -> World:
@@ -93,8 +106,9 @@ def begin(
             stack.callback(_clear, plane.api)
             plane.api.create_nodes([sharing_node(name, *gpus) for name, gpus in nodes.items()])
             exporter = stack.enter_context(FakeExporter(plane.api, dict(nodes)))
-            url = f"http://127.0.0.1:{observed_extender.port}"
-            jobs = [service_job(url), exporter_job(exporter, honor_labels=honor_labels)]
+            ports = [observed_extender.port] if replicas == 1 else [free_port() for _ in range(replicas)]
+            urls = [f"http://127.0.0.1:{port}" for port in ports]
+            jobs = [service_job(*urls), exporter_job(exporter, honor_labels=honor_labels)]
             machine = _machine(nodes, tmp_path) if agent else None
             if machine is not None:
                 stack.callback(machine.process.terminate)
@@ -115,21 +129,54 @@ def begin(
                     }
                 ),
             }
-            command = [sys.executable, "-m", "vramcast", "serve", "--port", str(observed_extender.port)]
-            service = RunningService(Process("vramcast", command, tmp_path / "vramcast.log", environment), url)
-            stack.callback(service.process.terminate)
-            service.start()
-            world = World(plane.api, service, exporter, prometheus, "pod" if honor_labels else "exported_pod", machine)
+            if replicas == 1:
+                pair, service = [], _service(tmp_path, ports[0], environment)
+                stack.callback(service.process.terminate)
+                service.start()
+            else:
+                pair = _replicas(stack, plane, tmp_path, ports, environment)
+                service = await_leader(pair).service
+            pod_label = "pod" if honor_labels else "exported_pod"
+            world = World(plane.api, service, exporter, prometheus, pod_label, machine, pair)
             request.node.stash[_WORLD] = world
-            eventually(lambda: service.get("/state")["nodes_total"] == len(nodes), what="the service to see the nodes")
+            eventually(
+                lambda: world.service.get("/state")["nodes_total"] == len(nodes), what="the service to see the nodes"
+            )
             return world
 
         yield start
 
 
-def service_job(url: str) -> dict[str, Any]:
+def service_job(*urls: str) -> dict[str, Any]:
     """As a PodMonitor would configure it."""
-    return job("vramcast", {"vramcast": f"{url}/metrics"}, {"namespace": "vramcast-system", "pod": "vramcast-0"})
+    targets = {f"vramcast-{number}": f"{url}/metrics" for number, url in enumerate(urls)}
+    return job("vramcast", targets, {"namespace": "vramcast-system", "pod": "vramcast"})
+
+
+def _service(directory: Path, port: int, environment: Mapping[str, str], name: str = "vramcast") -> RunningService:
+    command = [sys.executable, "-m", "vramcast", "serve", "--port", str(port)]
+    return RunningService(Process(name, command, directory / f"{name}.log", environment), f"http://127.0.0.1:{port}")
+
+
+def _replicas(
+    stack: ExitStack, plane: ControlPlane, directory: Path, ports: Sequence[int], environment: Mapping[str, str]
+) -> list[Replica]:
+    made = [_replica(plane, directory, number, port, environment) for number, port in enumerate(ports)]
+    stack.callback(_delete, plane.api, LEASE_PATH)
+    stack.callback(lambda: [replica.kill() for replica in made])
+    for replica in made:
+        replica.service.start()
+    stack.enter_context(kubelet(lambda: [replica.revive_scheduler() for replica in made]))
+    return made
+
+
+def _replica(plane: ControlPlane, directory: Path, number: int, port: int, environment: Mapping[str, str]) -> Replica:
+    """Its scheduler runs. Start the service."""
+    name = f"replica-{number}"
+    election = {"leader_lease": f"{LEASE_NAMESPACE}/{LEASE_NAME}", "leader_identity": name}
+    service = _service(directory, port, {**environment, **_variables(election)}, name)
+    config = scheduler_config(extender(service.url), name=REPLICATED, leaderElection=ELECTION, podMaxBackoffSeconds=2)
+    return Replica(service, plane.scheduler(config, host_name=name))
 
 
 def exporter_job(exporter: FakeExporter, *, honor_labels: bool) -> dict[str, Any]:
@@ -152,15 +199,19 @@ def agent_job(machine: Machine) -> dict[str, Any]:
 
 def _clear(api: Api) -> None:
     api.clear()
+    _delete(api, LEARNED_STATE_PATH)
+
+
+def _delete(api: Api, path: str) -> None:
     try:
-        api.request("DELETE", LEARNED_STATE_PATH)
+        api.request("DELETE", path)
     except ApiError as error:
         if error.status != 404:
             raise
 
 
 def _kubeconfig(plane: ControlPlane) -> Path:
-    roles = [*yaml.safe_load_all(RULES.read_text()), LEARNED_STATE_ROLE]
+    roles = [*yaml.safe_load_all(RULES.read_text()), LEARNED_STATE_ROLE, LEASE_ROLE]
     return plane.kubeconfig_for("vramcast-observing", roles)
 
 
@@ -178,6 +229,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     world = item.stash.get(_WORLD, None)
     if report.failed and world is not None:
         report.sections.append(("vramcast", world.service.process.log_tail(60)))
+        report.sections += [("scheduler", replica.scheduler.log_tail(20)) for replica in world.replicas]
         if world.machine is not None:
             report.sections.append(("agent", world.machine.process.log_tail(20)))
         report.sections.append(("Prometheus", world.prometheus.process.log_tail(20)))

@@ -5,18 +5,19 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
 import httpx
 
 from tests.agent.machine import FakeProcess, Machine, systemd_cgroup
-from tests.controlplane import PATIENCE_SECONDS, Api, eventually
+from tests.controlplane import PATIENCE_SECONDS, Api, ApiError, eventually
 from tests.controlplane.objects import pod
 from tests.e2e.conftest import RunningService
 from tests.e2e.observing.exporter import FakeExporter
 from tests.e2e.observing.prometheus import Prometheus
+from tests.e2e.observing.replicas import Replica, await_leader
 from vramcast.outcomes.agent_series import MEMORY
 
 Json = dict[str, Any]
@@ -37,16 +38,31 @@ class Run:
     product: str
     phase: str = "Succeeded"
     message: str = ""
+    scheduler: str = SCHEDULER
+    namespace: str = "default"
 
     def manifest(self) -> Json:
         here = {"nvidia.com/gpu.product": self.product}
         shared = {"share": "true", **self.annotations}
-        return pod(self.name, shared, scheduler=SCHEDULER, nodeSelector=here)
+        return pod(self.name, shared, namespace=self.namespace, scheduler=self.scheduler, nodeSelector=here)
+
+    def saying(self, message: str) -> Run:
+        """The same, with another termination message."""
+        return replace(self, message=message)
+
+    def died(self, promised_mib: float) -> Run:
+        """As it ends on a GPU that has nothing left beyond the promise."""
+        if promised_mib >= self.need_mib:
+            return self
+        return replace(self, phase="Failed", message="torch.OutOfMemoryError: CUDA out of memory. Tried to allocate")
 
 
 @dataclass(slots=True)
 class World:
-    """`over`: every finished run as the API server last showed it. `machine`: the node that has an agent."""
+    """`over`: every finished run as the API server last showed it. `machine`: the node that has an agent.
+
+    `service`: the leader, where there are `replicas`.
+    """
 
     api: Api
     service: RunningService
@@ -54,6 +70,7 @@ class World:
     prometheus: Prometheus
     pod_label: str
     machine: Machine | None = None
+    replicas: list[Replica] = field(default_factory=list)
     over: list[Json] = field(default_factory=list)
 
     # ------------------------------------------------------------------ runs
@@ -104,7 +121,7 @@ class World:
         }
         container = {"name": "main", "image": "example/task:1", "imageID": "", "ready": False, "restartCount": 0}
         status = {"phase": run.phase, "containerStatuses": [{**container, "state": {"terminated": ended}}]}
-        return self.api.patch_pod_status(run.name, {"status": status})
+        return self.api.patch_pod_status(run.name, {"status": status}, run.namespace)
 
     def await_counted(self) -> None:
         """Wait until every finished run is counted, measured or not."""
@@ -146,9 +163,30 @@ class World:
 
         return eventually(seen_by_now, what="Prometheus to have the agent's samples", interval_seconds=0.2)
 
+    def restart(self) -> None:
+        """The service alone: its kube-scheduler stays and keeps the Lease."""
+        self.service.kill()
+        self.service.start()
+        if self.replicas:
+            self.service = await_leader(self.replicas).service
+
+    def lose_leader(self) -> None:
+        """The leader's machine is lost, and the other replica takes over."""
+        next(replica for replica in self.replicas if replica.service is self.service).kill()
+        self.service = await_leader(self.replicas).service
+
     def running(self) -> set[str]:
         pods = self.api.get("/api/v1/pods", fieldSelector="status.phase=Running")["items"]
         return {found["metadata"]["name"] for found in pods}
+
+    def make_namespace(self, name: str) -> str:
+        """It stays: without a controller manager no namespace is ever gone."""
+        try:
+            self.api.request("POST", "/api/v1/namespaces", {"metadata": {"name": name}})
+        except ApiError as error:
+            if error.reason != "AlreadyExists":
+                raise
+        return name
 
     # ------------------------------------------------------------------ what the service reports
 
