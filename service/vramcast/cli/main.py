@@ -1,24 +1,47 @@
-"""The command line. Each command imports what it needs when it runs, so that `vramcast --help` is fast."""
+"""The command line. Each command is imported when it is called, so that the others cost it nothing."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 
 import typer
-from rich.console import Console
-from rich.markup import escape
 
-from vramcast.cli.agent import agent
-from vramcast.cli.describing import annotate, catalog, forecast, list_annotations, profile
-from vramcast.cli.learning import evaluate, export_records, train, train_speed
-from vramcast.cli.recommending import recommend
-from vramcast.cli.running import demo, serve, version
+from vramcast.cli.lazy import lazy_group
 from vramcast.errors import VramcastError
 
+# By the panels of `vramcast --help`, in its order.
+_COMMANDS: dict[str, dict[str, str]] = {
+    "Describe a task and forecast it": {
+        "forecast": "vramcast.cli.describing:forecast",
+        "annotate": "vramcast.cli.describing:annotate",
+        "annotations": "vramcast.cli.describing:list_annotations",
+        "catalog": "vramcast.cli.describing:catalog",
+        "profile": "vramcast.cli.describing:profile",
+    },
+    "See what GPUs are wasted on": {"recommend": "vramcast.cli.recommending:recommend"},
+    "Run": {
+        "demo": "vramcast.cli.running:demo",
+        "serve": "vramcast.cli.running:serve",
+        "agent": "vramcast.cli.agent:agent",
+        "version": "vramcast.cli.running:version",
+    },
+    "Learn from measured runs": {
+        "train": "vramcast.cli.learning:train",
+        "train-speed": "vramcast.cli.learning:train_speed",
+        "evaluate": "vramcast.cli.learning:evaluate",
+        "export-records": "vramcast.cli.learning:export_records",
+    },
+}
+
 app = typer.Typer(
-    name="vramcast",
-    help="""Forecast the GPU memory of training jobs, and schedule them where they fit.
+    name="vramcast", cls=lazy_group(_COMMANDS), no_args_is_help=True, rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+)  # fmt: skip
+
+
+@app.callback()
+def vramcast() -> None:
+    """Forecast the GPU memory of training jobs, and schedule them where they fit.
 
     See it work, without Kubernetes:
 
@@ -29,28 +52,7 @@ app = typer.Typer(
     [dim]vramcast annotate -f job.yaml --set model=timm/resnet50 --set batch-size=64 -i[/dim]
     [dim]vramcast forecast -f job.yaml[/dim]
     [dim]vramcast forecast -f job.yaml --sweep batch-size=8..256[/dim]
-    """,
-    no_args_is_help=True,
-    rich_markup_mode="rich",
-    pretty_exceptions_enable=False,
-)
-errors = Console(stderr=True)
-
-# By the panels of `vramcast --help`, in its order.
-_COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
-    "Describe a task and forecast it": {
-        "annotations": list_annotations, "profile": profile, "catalog": catalog, "annotate": annotate,
-        "forecast": forecast,
-    },
-    "See what GPUs are wasted on": {"recommend": recommend},
-    "Run": {"demo": demo, "serve": serve, "agent": agent, "version": version},
-    "Learn from measured runs": {
-        "train": train, "train-speed": train_speed, "evaluate": evaluate, "export-records": export_records,
-    },
-}  # fmt: skip
-for panel, commands in _COMMANDS.items():
-    for name, command in commands.items():
-        app.command(name, rich_help_panel=panel)(command)
+    """
 
 
 def main() -> None:
@@ -58,6 +60,9 @@ def main() -> None:
     try:
         app()
     except VramcastError as error:
+        from rich.console import Console  # noqa: PLC0415 - only an error needs it
+        from rich.markup import escape  # noqa: PLC0415
+
         # Escaped because it may quote markup; not wrapped, so that it can be found with grep.
-        errors.print("[red]error:[/red]", escape(str(error)), highlight=False, soft_wrap=True)
+        Console(stderr=True).print("[red]error:[/red]", escape(str(error)), highlight=False, soft_wrap=True)
         sys.exit(2)

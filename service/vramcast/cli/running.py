@@ -14,9 +14,20 @@ import structlog
 import typer
 
 from vramcast import __version__
-from vramcast.cli.options import Host, Port, setting
 from vramcast.observe.logs import configure_logs
 from vramcast.settings import LogFormat, LogLevel, Settings, load_settings, unknown_variables
+
+
+def setting(name: str, **more: Any) -> Any:
+    """A flag for a setting, with the setting's own description."""
+    field = Settings.model_fields[name]
+    default = f" Default: {field.default}." if field.default is not None else ""
+    text = str(field.description)
+    return typer.Option(help=f"{text[0].upper()}{text[1:]}.{default}", show_default=False, **more)
+
+
+Host = Annotated[str | None, setting("host")]
+Port = Annotated[int | None, setting("port")]
 
 
 def demo(
