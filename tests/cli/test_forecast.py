@@ -13,6 +13,7 @@ import yaml
 from tests.cli.kinds import KINDS
 from tests.forecast.networks import traced_cnn
 from vramcast.cli.annotate import AnnotateOptions, parse_settings, run_annotate
+from vramcast.cli.described import read_tasks
 from vramcast.cli.forecast import run_forecast
 from vramcast.cli.sweep import draw_sweeps
 from vramcast.cli.terminal_plot import TerminalPlot
@@ -38,15 +39,16 @@ def describe(file: Path, text: str, *settings: str) -> None:
 def forecast(capsys: pytest.CaptureFixture[str], *files: Path, **more: Any) -> str:
     sweep = more.pop("sweep", None)
     capsys.readouterr()
+    gpus, output = more.pop("gpus", ()), more.pop("output", "table")
     run_forecast(
-        files, more.pop("gpus", ()), more.pop("output", "table"), PHYSICS, parse_sweep(sweep) if sweep else None, **more
+        read_tasks(None, files, {}, PHYSICS), gpus, output, PHYSICS, parse_sweep(sweep) if sweep else None, **more
     )
     return capsys.readouterr().out
 
 
 def refusal(*files: Path, **more: Any) -> str:
     with pytest.raises(InvalidInput) as caught:
-        run_forecast(files, (), more.pop("output", "table"), PHYSICS, **more)
+        run_forecast(read_tasks(None, files, {}, PHYSICS), (), more.pop("output", "table"), PHYSICS, **more)
     return str(caught.value)
 
 
@@ -126,7 +128,7 @@ def test_an_undescribed_template_next_to_described_ones_is_noted(
     describe(file, KINDS["Job"][0])
     file.write_text(file.read_text() + "---\n" + KINDS["Deployment"][0])
     capsys.readouterr()
-    run_forecast([file], (), "json", PHYSICS)
+    run_forecast(read_tasks(None, [file], {}, PHYSICS), (), "json", PHYSICS)
     out, err = capsys.readouterr()
     assert len(json.loads(out)) == 1
     assert f"note: {file}: Deployment/task: requests GPUs, but no annotation describes its task" in err
@@ -137,6 +139,7 @@ def test_an_undescribed_template_next_to_described_ones_is_noted(
     [({"output": "xml"}, "table, json, yaml"), ({"plot": Path("x.png")}, "--sweep batch-size=8..256")],
 )
 def test_invalid_options_are_refused_with_an_example(more: dict[str, Any], expected: str, file: Path) -> None:
+    describe(file, KINDS["Job"][0])
     assert expected in refusal(file, **more)
 
 

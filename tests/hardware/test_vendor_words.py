@@ -19,7 +19,6 @@ ALLOWED = {
     "cli/describing.py": "an example in a help text",
     "cli/manifests.py": "a hint that shows the variable most users need",
     "cli/records.py": "the name of a counter in the recordings' format",
-    "forecast/sweep_report.py": "short product names on a plot",
     "cluster/static_file.py": "the example in its docstring",
     "demo/": "the cluster of the demo, and short product names on its screen",
     "forecast/": "the CUDA context and PyTorch's allocator, on which the physics were measured",

@@ -11,7 +11,7 @@ from tests.outcomes.laws import LAWS, finish, runs
 from vramcast.forecast.forecast import UNADJUSTED
 from vramcast.names import PodUid
 from vramcast.outcomes.outcome import Outcome
-from vramcast.outcomes.records import ObservedRuns, run_json, task_words
+from vramcast.outcomes.records import ObservedRuns, run_json
 from vramcast.task.task import Task, parse_task
 from vramcast.task.vocabulary import (
     PREFIX,
@@ -27,6 +27,7 @@ from vramcast.task.vocabulary import (
     Precision,
     Quantization,
 )
+from vramcast.task.words import task_words
 
 SUMMARY = Task(Level.SUMMARY, parameters=10**8, activations=10**7, batch_size=8, architecture=Architecture.CNN)
 

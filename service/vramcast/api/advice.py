@@ -9,8 +9,8 @@ from typing import Any
 
 from vramcast.errors import InvalidTask
 from vramcast.forecast.report import usable_mib
-from vramcast.forecast.sweep_report import short_name
 from vramcast.hardware.products import PRODUCTS
+from vramcast.hardware.short_names import short_name
 from vramcast.hardware.vendors import SHARED_GPU
 from vramcast.names import Product
 from vramcast.placement.promises import Demand, State

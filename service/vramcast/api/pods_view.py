@@ -18,7 +18,6 @@ from vramcast.api.routes import ERRORS, InspectionRoute, ReplyResponse
 from vramcast.api.wire import Reply, reason_texts
 from vramcast.errors import InvalidTask
 from vramcast.outcomes.outcome import Outcome
-from vramcast.outcomes.records import task_words
 from vramcast.outcomes.run_tracker import EndedRun
 from vramcast.outcomes.runs import Run
 from vramcast.placement.promises import Demand
@@ -30,6 +29,7 @@ from vramcast.task.pod import PodRecord
 from vramcast.task.quantity import MIB, ceil_mib
 from vramcast.task.task import describe
 from vramcast.task.vocabulary import PREFIX
+from vramcast.task.words import task_words
 
 router = APIRouter(route_class=InspectionRoute, responses=ERRORS, tags=["Page"])
 encode = msgspec.json.Encoder().encode

@@ -1,4 +1,4 @@
-"""Commands that describe a task and forecast it."""
+"""Commands that describe a task."""
 
 # ruff: noqa: PLC0415 - a command imports what it needs when it runs
 
@@ -175,38 +175,3 @@ def annotate(
     options = AnnotateOptions(parse_settings(set_ or ()), tuple(template or ()), name, move, parse_names(unset or ()))
     asked = CheckOptions(limit, output, skip_undescribed) if check else None
     raise typer.Exit(run_annotate(paths, options, in_place=in_place, check=asked, diff=diff))
-
-
-def forecast(
-    file: Files,
-    gpu: Annotated[list[str] | None, typer.Option(metavar="PRODUCT", help="Only this GPU. Repeatable.")] = None,
-    sweep: Annotated[
-        str | None,
-        typer.Option(
-            metavar="KEY=LOW..HIGH",
-            help="Vary batch-size or sequence-length: 8..256 doubles, 8..256:8 adds 8, 8,24,48 is a list.",
-        ),
-    ] = None,
-    plot: Annotated[
-        Path | None, typer.Option(metavar="FILE.png", help="Also plot the sweep to a PNG, SVG or PDF file.")
-    ] = None,
-    output: Annotated[str, typer.Option("--output", "-o", help="table, json or yaml.")] = "table",
-    artifact: Artifact = "builtin",
-    risk: Risk = 0.05,
-) -> None:
-    """Forecast the memory of a file's pods on each GPU, or their largest batch size.
-
-    Reads Pods and the pod templates of Jobs, Deployments, PyTorchJobs, RayJobs and
-    others. Shows the parts of the need, its bounds by risk, and the GPUs that fit.
-    Describe the pods first with [bold]vramcast annotate[/bold].
-
-    [dim]vramcast forecast -f job.yaml[/dim]
-    [dim]vramcast forecast -f job.yaml --gpu NVIDIA-L40S -o json[/dim]
-    [dim]vramcast forecast -f job.yaml --sweep batch-size=8..256[/dim]
-    """
-    from vramcast.cli.forecast import run_forecast
-    from vramcast.forecast.model import choose_forecaster
-    from vramcast.forecast.sweep import parse_sweep
-
-    forecaster = choose_forecaster(artifact, risk, physics_if_unusable=False)
-    run_forecast(file, gpu or (), output, forecaster, parse_sweep(sweep) if sweep else None, plot)

@@ -12,7 +12,8 @@ from vramcast.errors import VramcastError
 # By the panels of `vramcast --help`, in its order.
 _COMMANDS: dict[str, dict[str, str]] = {
     "Describe a task and forecast it": {
-        "forecast": "vramcast.cli.describing:forecast",
+        "forecast": "vramcast.cli.forecasting:forecast",
+        "advise": "vramcast.cli.forecasting:advise",
         "annotate": "vramcast.cli.describing:annotate",
         "annotations": "vramcast.cli.describing:list_annotations",
         "catalog": "vramcast.cli.describing:catalog",
@@ -43,15 +44,11 @@ app = typer.Typer(
 def vramcast() -> None:
     """Forecast the GPU memory of training jobs, and schedule them where they fit.
 
-    See it work, without Kubernetes:
+    Does it fit, what would make it fit, and how to tell the scheduler:
 
-    [dim]vramcast demo[/dim]
-
-    Describe your own job, forecast its memory, and find its largest batch size:
-
-    [dim]vramcast annotate -f job.yaml --set model=timm/resnet50 --set batch-size=64 -i[/dim]
-    [dim]vramcast forecast -f job.yaml[/dim]
-    [dim]vramcast forecast -f job.yaml --sweep batch-size=8..256[/dim]
+    [dim]vramcast forecast timm/resnet50 --batch-size 256[/dim]
+    [dim]vramcast advise timm/resnet50 --batch-size 256 --gpu T4[/dim]
+    [dim]vramcast annotate -f job.yaml --set model=timm/resnet50 --set batch-size=64 --in-place[/dim]
     """
 
 

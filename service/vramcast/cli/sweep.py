@@ -14,7 +14,8 @@ from rich.text import Text
 from vramcast.cli.terminal_plot import TerminalPlot
 from vramcast.errors import InvalidInput
 from vramcast.forecast.sweep import Largest
-from vramcast.forecast.sweep_report import SweepReport, short_name
+from vramcast.forecast.sweep_report import SweepReport
+from vramcast.hardware.short_names import short_name
 from vramcast.task.quantity import GIB
 
 _WIDEST, _PLOT_ROWS = 84, 18

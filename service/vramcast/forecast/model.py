@@ -9,11 +9,11 @@ import hashlib
 import json
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnxruntime
 import structlog
 from numpy.typing import NDArray
 
@@ -56,10 +56,16 @@ log = structlog.get_logger("vramcast")
 class ModelForecaster(CachingForecaster):
     """The physics prior, the learned correction and a calibrated bound."""
 
-    def __init__(self, artifact: Artifact, default_risk: float) -> None:
+    def __init__(self, artifact: Artifact, default_risk: float, *, when_needed: bool = False) -> None:
+        """`when_needed`: load the model with the first forecast that needs it. A recording does not."""
         super().__init__(default_risk)
         self._artifact = artifact
-        self._session = ModelSession(artifact)
+        if not when_needed:
+            self._session  # noqa: B018 - loads it
+
+    @cached_property
+    def _session(self) -> ModelSession:
+        return ModelSession(self._artifact)
 
     @property
     def version(self) -> str:
@@ -100,13 +106,18 @@ def _novelty_warning(novelty_score: float) -> tuple[str, ...]:
     return (f"unlike the training data (novelty {novelty_score:.1f}): the bound is widened",)
 
 
-def choose_forecaster(artifact: str, default_risk: float, *, physics_if_unusable: bool) -> CachingForecaster:
-    """`artifact` is a directory, `builtin` or `physics`. Raises ArtifactUnusable, unless physics may replace it."""
+def choose_forecaster(
+    artifact: str, default_risk: float, *, physics_if_unusable: bool, when_needed: bool = False
+) -> CachingForecaster:
+    """`artifact` is a directory, `builtin` or `physics`. Raises ArtifactUnusable, unless physics may replace it.
+
+    `when_needed`: see ModelForecaster. For commands, whose first answer should not wait for what it does not need.
+    """
     if artifact == PHYSICS:
         return PhysicsForecaster(default_risk)
     directory = builtin_artifact() if artifact == BUILTIN else Path(artifact)
     try:
-        return ModelForecaster(load_artifact(directory), default_risk)
+        return ModelForecaster(load_artifact(directory), default_risk, when_needed=when_needed)
     except ArtifactUnusable as error:
         if not physics_if_unusable:
             raise
@@ -240,6 +251,8 @@ class Prediction:
 
 class ModelSession:
     def __init__(self, artifact: Artifact) -> None:
+        import onnxruntime  # noqa: PLC0415 - takes a fifth of a second, and recordings do without
+
         options = onnxruntime.SessionOptions()
         # Forecasts run one row at a time: more threads would only wait for each other.
         options.intra_op_num_threads = options.inter_op_num_threads = 1

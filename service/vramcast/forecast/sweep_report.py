@@ -8,6 +8,7 @@ from typing import Any
 
 from vramcast.forecast.forecast import Forecast, Forecaster
 from vramcast.forecast.sweep import Largest, SweepRange, curve, find_largest
+from vramcast.hardware.short_names import short_name
 from vramcast.names import Product
 from vramcast.task.quantity import GIB
 from vramcast.task.task import Task
@@ -15,8 +16,6 @@ from vramcast.task.task import Task
 # The curve shows this product if it can: no other has as many measurements behind its forecasts.
 _DRAWN = Product("NVIDIA-A100-SXM4-40GB")
 _ABOUT_THE_SAME = 1.02
-# Parts of product names that people leave out.
-_OMITTED = ("NVIDIA-", "Tesla-", "GeForce-", "-SXM2", "-SXM3", "-SXM4", "-PCIE", "-PCIe", "-HBM3")
 
 # (value, GiB)
 Point = tuple[float, float]
@@ -64,13 +63,6 @@ def sweep_task(
     points = curve(forecaster, task, drawn, sweep)
     largest = [find_largest(forecaster, task, product, sweep) for product in products] if search else []
     return SweepReport(sweep, drawn, points, [one for one in largest if one is not None])
-
-
-def short_name(product: Product) -> str:
-    name = str(product)
-    for part in _OMITTED:
-        name = name.replace(part, "")
-    return name
 
 
 def sweep_json(report: SweepReport) -> dict[str, Any]:

@@ -9,17 +9,15 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from vramcast.outcomes.outcome import Outcome
-from vramcast.task.task import FIELD_NAMES, Task
-from vramcast.task.vocabulary import KEYS, Level
+from vramcast.task.task import Task
+from vramcast.task.vocabulary import Level
+from vramcast.task.words import task_words
 
 MOST_PROFILE_BYTES = 32 << 20
-# Placement does not change what a task uses, and profiles are stored separately.
-_LEFT_OUT = frozenset({"share", "gpus", "max-oom-risk", "gpu-memory", "profile"})
-_DEFAULTS = {field.name: field.default for field in fields(Task)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,24 +82,6 @@ class ObservedRuns:
 
 def short_hash(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-def task_words(task: Task) -> dict[str, str]:
-    """The annotations that describe the task, without prefix. `parse_task` reads the same task from them."""
-    words = {}
-    for name in KEYS:
-        field = FIELD_NAMES.get(name, name.replace("-", "_"))
-        value = getattr(task, field)
-        if name in _LEFT_OUT or value is None or (value == _DEFAULTS[field] and name != "batch-size"):
-            continue
-        words[name] = _word(value)
-    return words
-
-
-def _word(value: Any) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    return "x".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
 def run_json(run: ObservedRun, *, named: bool) -> dict[str, Any]:
