@@ -136,7 +136,7 @@ DETAIL = {
 CLOSED = {
     "verb": {
         "filter", "prioritize", "bind", "preempt", "forecast", "explain", "state", "records", "cluster", "pods", "pod",
-        "pod_nodes", "models", "sweep", "step", "accuracy", "admit",
+        "pod_nodes", "models", "sweep", "step", "accuracy", "advise", "admit",
     },
     "cause": {
         "bad_request", "not_found", "too_large", "not_synced", "not_leading", "gone", "defect", "not_bound", "no_room",
@@ -244,7 +244,7 @@ async def cause_every_event(client: Client, cluster: FakeCluster) -> None:
     await client.send("GET", "/state")
     for path in ("records", "cluster", "pods", "pods/no/such", "pods/no/such/nodes", "models", "accuracy"):
         await client.send("GET", f"/{path}")
-    for path in ("sweep", "step"):
+    for path in ("sweep", "step", "advise"):
         await client.send("POST", f"/{path}", b"{}")
     gone = shared_pod("gone")
     client.service.apply([PodGone(PodUid("uid-gone"))])

@@ -25,6 +25,7 @@ from vramcast.api.server import address_text, listen, new_server, stop_all
 from vramcast.cluster.seam import Cluster
 from vramcast.cluster.sources import choose_telemetry
 from vramcast.cluster.telemetry import Telemetry
+from vramcast.controllers.advising import Adviser
 from vramcast.controllers.candidate import CandidateTrial, run_trial
 from vramcast.controllers.certificates import Certificates, TlsFiles, keep_current
 from vramcast.controllers.forecasting import ForecastFirst
@@ -260,6 +261,7 @@ def _controllers(app: App, telemetry: Telemetry | None) -> list[Coroutine[Any, A
 
     loops = [
         maintain(service),
+        Adviser(service).forever(),
         keep_polling(service, telemetry),
         app.learned_state.keep(),
     ]

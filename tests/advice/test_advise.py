@@ -11,7 +11,7 @@ from vramcast.advice.cost import cost_of
 from vramcast.advice.lines import changed_annotations
 from vramcast.advice.options import candidates, halved
 from vramcast.advice.report import advice_json, smallest_text, why_and_what
-from vramcast.advice.search import Advice, advise, parse_keep, whole
+from vramcast.advice.search import GpuAdvice, advise, parse_keep, whole
 from vramcast.errors import InvalidInput, InvalidTask
 from vramcast.forecast.forecaster import CachingForecaster
 from vramcast.forecast.model import choose_forecaster
@@ -42,12 +42,12 @@ def parsed(task: dict[str, str]) -> Task:
 
 
 @cache
-def advice(name: str) -> Advice:
+def advice(name: str) -> GpuAdvice:
     case = CASES[name]
     return asked(case)
 
 
-def asked(case: Case, **more: int) -> Advice:
+def asked(case: Case, **more: int) -> GpuAdvice:
     room = whole(find_product(case.gpu))
     return advise(forecaster(), parsed(case.task), room, parse_keep([case.keep]), OTHERS, **more)
 

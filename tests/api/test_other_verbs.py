@@ -135,8 +135,8 @@ def test_forecast_works_for_a_product_that_the_cluster_does_not_have(client: Cli
 @pytest.mark.parametrize(
     ("body", "words"),
     [
-        (b"kind: Job", "expected Pod"),
-        (b"[]", "expected a Pod manifest"),
+        (b"kind: Job", "has no pod template: expected a Pod, Job"),
+        (b"[]", "expected a manifest of a Pod, Job"),
         (b"a: [", "neither JSON nor YAML"),
         (b"a: &x [1]\nb: *x", "aliases"),
         (b"metadata: 3", "not a Pod"),

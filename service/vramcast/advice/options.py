@@ -47,14 +47,14 @@ _MIXED = frozenset({Precision.AMP_BF16, Precision.AMP_FP16})
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class ChangedTask:
     """The task with some options. `changed` names the annotations; empty for the task as it is."""
 
     task: Task
     changed: frozenset[str]
 
 
-def candidates(task: Task, product: Product, keep: Collection[str] = ()) -> Iterator[Candidate]:
+def candidates(task: Task, product: Product, keep: Collection[str] = ()) -> Iterator[ChangedTask]:
     """Every combination of options that breaks no rule, once. `keep`: annotations that must stay as they are."""
     dimensions = (
         _attention(task), _allocator(), _kernels(task), _precision(task, product), _checkpointing(task),
@@ -69,7 +69,7 @@ def candidates(task: Task, product: Product, keep: Collection[str] = ()) -> Iter
         candidate = _with(task, fields, changed)
         if candidate not in seen and not _breaks_rules(candidate):
             seen.add(candidate)
-            yield Candidate(candidate, changed)
+            yield ChangedTask(candidate, changed)
 
 
 def _differs(task: Task, fields: Option, name: str) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from vramcast.advice.lines import changed_annotations, lines
-from vramcast.advice.search import Advice, Proposal, Room
+from vramcast.advice.search import GpuAdvice, Proposal, Room
 from vramcast.forecast.forecast import Source
 from vramcast.hardware.short_names import short_name
 from vramcast.task.quantity import MIB, ceil_mib, human_mib
@@ -69,7 +69,7 @@ def proposal_json(proposal: Proposal) -> dict[str, Any]:
     }
 
 
-def advice_json(advice: Advice) -> dict[str, Any]:
+def advice_json(advice: GpuAdvice) -> dict[str, Any]:
     return {
         "product": advice.room.product,
         "room_mib": advice.room.mib,
@@ -87,7 +87,7 @@ def advice_json(advice: Advice) -> dict[str, Any]:
     }
 
 
-def why_and_what(advice: Advice) -> str:
+def why_and_what(advice: GpuAdvice) -> str:
     """One paragraph for an Event: what the pod needs and how sure that is, and what would help."""
     forecast, room = advice.forecast, advice.room
     needs = f"needs {human_mib(forecast.need_mib)} on {_named(room)}"
@@ -103,7 +103,7 @@ def _named(room: Room) -> str:
     return f"{short_name(room.product)}, which has room for {human_mib(room.mib)}"
 
 
-def _help(advice: Advice) -> list[str]:
+def _help(advice: GpuAdvice) -> list[str]:
     said = []
     if advice.fits_at_risk is not None:
         said.append(f"It fits with {PREFIX}max-oom-risk: {advice.fits_at_risk:g}.")
@@ -120,7 +120,7 @@ def _help(advice: Advice) -> list[str]:
     return said
 
 
-def smallest_text(advice: Advice) -> str:
+def smallest_text(advice: GpuAdvice) -> str:
     """For "nothing fits"."""
     smallest = advice.smallest
     what = f"with {words(smallest)}" if smallest.changed else "as it is"

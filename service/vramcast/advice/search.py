@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from vramcast.advice.cost import Cost, Effect, cost_of, price_of_gpu
-from vramcast.advice.options import Candidate, candidates
+from vramcast.advice.options import ChangedTask, candidates
 from vramcast.errors import FieldError, InvalidInput, InvalidTask
 from vramcast.forecast.forecast import Forecast, Forecaster
 from vramcast.forecast.report import usable_mib
@@ -47,7 +47,7 @@ class Proposal:
 
 
 @dataclass(frozen=True, slots=True)
-class Advice:
+class GpuAdvice:
     """For one GPU. `smallest`: what needs least of all that was tried. `complete`: everything cheaper was tried."""
 
     task: Task
@@ -92,7 +92,7 @@ def advise(
     keep: Collection[str] = (),
     others: Sequence[Room] = (),
     most_tried: int | None = None,
-) -> Advice:
+) -> GpuAdvice:
     """`others`: GPUs that may be used instead. `most_tried`: stop after so many forecasts, complete or not.
 
     Raises InvalidTask if the task itself cannot be forecast.
@@ -106,7 +106,7 @@ def advise(
         known = [] if task.level is Level.GIVEN else search.run(candidates(task, room.product, keep))
         proposals = sorted([*known, *_elsewhere(forecaster, task, room, others)], key=lambda each: each.cost.points)
     smallest = search.smallest or Proposal(task, frozenset(), asked, room, cost_of(task, task))
-    return Advice(
+    return GpuAdvice(
         task, room, asked, tuple(proposals[:MOST_PROPOSALS]), smallest, _accepted_risk(forecaster, task, room),
         search.tried, search.complete,
     )  # fmt: skip
@@ -123,7 +123,7 @@ class _Search:
     smallest: Proposal | None = None
     _hopeless: dict[Task, bool] = field(default_factory=dict)
 
-    def run(self, given: Iterable[Candidate]) -> list[Proposal]:
+    def run(self, given: Iterable[ChangedTask]) -> list[Proposal]:
         """The cheapest that fit, each with changes that no cheaper one does with fewer of."""
         ordered = sorted(
             ((cost_of(self.asked, each.task), len(each.changed), each) for each in given),
@@ -141,14 +141,14 @@ class _Search:
                 found.append(proposal)
         return found
 
-    def _proposal(self, candidate: Candidate, cost: Cost, least_batch: dict[Task, Candidate]) -> Proposal | None:
+    def _proposal(self, candidate: ChangedTask, cost: Cost, least_batch: dict[Task, ChangedTask]) -> Proposal | None:
         group = _without_batch(candidate.task)
         if group not in self._hopeless:
             least = least_batch[group]
             self._hopeless[group] = self._fitting(least, cost_of(self.asked, least.task)) is None
         return None if self._hopeless[group] else self._fitting(candidate, cost)
 
-    def _fitting(self, candidate: Candidate, cost: Cost) -> Proposal | None:
+    def _fitting(self, candidate: ChangedTask, cost: Cost) -> Proposal | None:
         forecast = self.forecast(candidate.task)
         if forecast is None or any(_NOT_COUNTED in note for note in forecast.assumptions):
             return None
@@ -176,8 +176,8 @@ def _without_batch(task: Task) -> Task:
     return replace(task, batch_size=1, gradient_accumulation=1)
 
 
-def _smallest_batches(given: Iterable[Candidate]) -> dict[Task, Candidate]:
-    least: dict[Task, Candidate] = {}
+def _smallest_batches(given: Iterable[ChangedTask]) -> dict[Task, ChangedTask]:
+    least: dict[Task, ChangedTask] = {}
     for candidate in given:
         group = _without_batch(candidate.task)
         if group not in least or candidate.task.batch_size < least[group].task.batch_size:

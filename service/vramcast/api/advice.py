@@ -7,6 +7,9 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from vramcast.advice import search
+from vramcast.advice.report import time_change, words
+from vramcast.advice.search import Room
 from vramcast.errors import InvalidTask
 from vramcast.forecast.report import usable_mib
 from vramcast.hardware.products import PRODUCTS
@@ -18,12 +21,16 @@ from vramcast.service import Service
 from vramcast.task.pod import Ask, PodRecord
 from vramcast.task.quantity import human_mib
 from vramcast.task.task import Task
-from vramcast.task.vocabulary import Kind, Level, Precision
+from vramcast.task.vocabulary import Level
 
 # One after the other, with other calls in between; each takes about 0.1 ms.
 _MOST_ENDINGS_TRIED = 400
 _MOST_ENDINGS_SHOWN = 3
 _MOST_PRODUCTS = 6
+_MOST_SETTINGS = 2
+_MOST_TRIED = 60
+# How many GPUs the pod gets is settled: it has asked for them.
+_FIXED = ("zero-stage", "data-parallel-size", "gpus")
 
 Rooms = dict[Product, int]
 
@@ -99,28 +106,13 @@ def _smaller(service: Service, task: Task, rooms: Rooms) -> list[Suggestion]:
         found.append(
             Suggestion("batch", f"It fits with batch-size {value}.", f"{human_mib(need_mib)} on {short_name(product)}")
         )
-    for words, variant in _variants(task):
-        fit = _fits(service, variant, rooms)
-        if fit is not None:
-            product, need_mib = fit
-            where = f"{human_mib(need_mib)} on {short_name(product)}"
-            found.append(Suggestion("setting", f"It fits with {words}.", where))
-            break
+    for product, room_mib in list(rooms.items())[:1]:
+        advice = search.advise(service.forecaster, task, Room(product, room_mib), _FIXED, (), _MOST_TRIED)
+        for proposal in advice.proposals[:_MOST_SETTINGS]:
+            needs = f"{human_mib(proposal.forecast.need_mib)} on {short_name(product)}"
+            detail = f"{needs}, time per step {time_change(proposal)}"
+            found.append(Suggestion("setting", f"It fits with {words(proposal)}.", detail))
     return found
-
-
-def _variants(task: Task) -> Iterator[tuple[str, Task]]:
-    """Settings that save memory and that the task does not have yet, from the least change to the largest."""
-    half = replace(task, precision=Precision.AMP_BF16)
-    for words, variant in (
-        ("gradient-checkpointing true", replace(task, gradient_checkpointing=True)),
-        ("precision amp-bf16", half),
-        ("precision amp-bf16 and gradient-checkpointing true", replace(half, gradient_checkpointing=True)),
-    ):
-        if variant != task:
-            yield words, variant
-    if task.kind is Kind.FINE_TUNING and task.lora_rank is None:
-        yield "lora-rank 16 and precision bf16", replace(task, lora_rank=16, precision=Precision.BF16)
 
 
 def _largest_batch(service: Service, task: Task, rooms: Rooms) -> tuple[int, Product, int] | None:

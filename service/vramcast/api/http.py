@@ -10,6 +10,7 @@ from starlette.exceptions import HTTPException
 from vramcast import __version__
 from vramcast.api import (
     accuracy_view,
+    advice_view,
     cluster_view,
     description,
     forecast_view,
@@ -69,7 +70,7 @@ def new_http_app(service: Service, surface: Surface = Surface.ALL) -> FastAPI:
     if surface is Surface.ALL:
         # First, because routes are tried in order.
         app.router.routes += _verb_routes(service)
-        for views in (inspection, cluster_view, pods_view, why_view, forecast_view, accuracy_view):
+        for views in (inspection, advice_view, cluster_view, pods_view, why_view, forecast_view, accuracy_view):
             app.include_router(views.router)
         if service.settings.page:
             app.include_router(page.router)

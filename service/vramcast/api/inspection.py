@@ -13,9 +13,10 @@ from vramcast.api.probes import ServiceOf
 from vramcast.api.routes import ERRORS, InspectionRoute, ReplyResponse, read_body
 from vramcast.api.wire import Reply
 from vramcast.cluster.manifest import manifest_record, parse_yaml
-from vramcast.errors import InvalidRequest, InvalidTask
+from vramcast.errors import InvalidInput, InvalidRequest, InvalidTask
 from vramcast.forecast.report import report, report_json
-from vramcast.hardware.products import PRODUCTS, base_product
+from vramcast.hardware.products import PRODUCTS
+from vramcast.hardware.short_names import find_product
 from vramcast.names import NodeName, Product
 from vramcast.outcomes.records import run_json, short_hash
 from vramcast.placement.board import DeviceView
@@ -45,14 +46,20 @@ MANIFEST = {
 }
 
 
-async def read_manifest(request: Request, service: ServiceOf) -> PodRecord:
+async def read_manifest(
+    request: Request,
+    service: ServiceOf,
+    template: Annotated[
+        str | None, Query(max_length=100, description="role of the pod template, where a workload has several")
+    ] = None,
+) -> PodRecord:
     """YAML is parsed on a worker: it is slow, and the scheduler's calls must not wait for it."""
     body = await read_body(request.receive)
     try:
         document = msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         document = await service.workers.inspection(parse_yaml, body)
-    return manifest_record(document)
+    return manifest_record(document, template)
 
 
 async def choose_page(
@@ -99,7 +106,7 @@ def described_task(pod: PodRecord) -> Task:
 async def show_forecast(
     service: ServiceOf,
     pod: ManifestOf,
-    gpu: Annotated[str | None, Query(description="a GPU product; default: those of the cluster")] = None,
+    gpu: Annotated[str | None, Query(description="such as L40S or a100-80; default: those of the cluster")] = None,
 ) -> ReplyResponse:
     task = described_task(pod)
     reports = await service.workers.inspection(report, service.forecaster, task, products_of(service, gpu))
@@ -287,6 +294,10 @@ def _hold_json(hold: Hold, now: float) -> dict[str, Any]:
 
 
 def products_of(service: Service, wanted: str | None) -> list[Product]:
+    """Raises InvalidRequest for a name that means no product."""
     if wanted is not None:
-        return [base_product(wanted)]
+        try:
+            return [find_product(wanted, service.state.ledger.products)]
+        except InvalidInput as error:
+            raise InvalidRequest(str(error)) from None
     return list(service.state.ledger.products) or list(map(Product, PRODUCTS))

@@ -11,7 +11,7 @@ from rich.table import Table
 
 from vramcast.advice.lines import changed_annotations, lines
 from vramcast.advice.report import advice_json, smallest_text, time_change, words
-from vramcast.advice.search import Advice, Proposal, advise, whole
+from vramcast.advice.search import GpuAdvice, Proposal, advise, whole
 from vramcast.cli.described import DescribedTask, naming
 from vramcast.cli.forecast import check_output, heading, print_annotations, write
 from vramcast.errors import InvalidInput
@@ -45,7 +45,7 @@ def run_advise(
     return int(any(not advice.fits and not advice.proposals for _, advices in found for advice in advices))
 
 
-def _print(console: Console, described: DescribedTask, advice: Advice) -> None:
+def _print(console: Console, described: DescribedTask, advice: GpuAdvice) -> None:
     forecast, room = advice.forecast, advice.room
     console.print(heading(described), soft_wrap=True)
     median = human_mib(ceil_mib(forecast.median_bytes))
@@ -69,7 +69,7 @@ def _print(console: Console, described: DescribedTask, advice: Advice) -> None:
         _print_lines(console, number, proposal)
 
 
-def _table(advice: Advice) -> Table:
+def _table(advice: GpuAdvice) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("#", justify="right")
     table.add_column("change, the cheapest first")

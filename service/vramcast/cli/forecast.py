@@ -105,7 +105,10 @@ def _sweep(
 
 
 def heading(described: DescribedTask) -> str:
-    return f"[bold]{described.label}[/bold]  {describe(described.task)}"
+    label, told = described.label, describe(described.task)
+    return (
+        f"[bold]{label}[/bold]{told.removeprefix(label)}" if told.startswith(label) else f"[bold]{label}[/bold]  {told}"
+    )
 
 
 def _print(console: Console, described: DescribedTask, reports: list[ProductReport]) -> None:

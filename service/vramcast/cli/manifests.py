@@ -11,14 +11,11 @@ from typing import Any
 
 import msgspec
 
-from vramcast.admission.change import apply
-from vramcast.admission.context import Context
-from vramcast.admission.inject import share
 from vramcast.cli.yaml_edits import format_place, load_documents
+from vramcast.cluster.manifest import shared_record
 from vramcast.errors import InvalidInput
 from vramcast.hardware.vendors import WHOLE_GPU
-from vramcast.settings import load_settings
-from vramcast.task.pod import Pod, PodRecord, to_record
+from vramcast.task.pod import PodRecord
 from vramcast.task.vocabulary import PREFIX, Written
 from vramcast.task.workloads import MisplacedAnnotation, Template, find_misplaced, find_templates
 
@@ -118,14 +115,13 @@ def _find(document: int, template: Template) -> FoundTemplate:
     if unquoted:
         return FoundTemplate(document, template, None, tuple(unquoted))
     pod = template.pod()
-    shares = share(pod, Context(load_settings({}, {})))
     try:
-        record = to_record(msgspec.convert(apply(pod, shares)[0], Pod, strict=False))
+        record, shares = shared_record(pod)
     except (msgspec.ValidationError, RecursionError) as error:
         return FoundTemplate(document, template, None, (f"{template.label}: not a pod: {error}",))
     errors = record.invalid.errors if record.invalid else ()
     mistakes = tuple(f"{place}: {error}" for error in errors)
-    return FoundTemplate(document, template, record, mistakes, relies_on_webhook=bool(shares))
+    return FoundTemplate(document, template, record, mistakes, relies_on_webhook=shares)
 
 
 def as_text(value: Any) -> str:

@@ -1,14 +1,21 @@
-"""Parses pod manifests, YAML or JSON, from HTTP requests."""
+"""Parses manifests of pods and of what makes pods, YAML or JSON, from HTTP requests."""
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 import msgspec
 import yaml
 
+from vramcast.admission.change import apply
+from vramcast.admission.context import Context
+from vramcast.admission.inject import share
 from vramcast.errors import InvalidRequest
+from vramcast.settings import load_settings
 from vramcast.task.pod import Pod, PodRecord, to_record
+from vramcast.task.task import describes
+from vramcast.task.workloads import Template, find_misplaced, find_templates
 
 # Room for a profile, the longest annotation.
 MAX_YAML_BYTES = 256 * 1024
@@ -38,14 +45,55 @@ def _check_shape(text: bytes) -> None:
             raise ValueError(f"nested more than {_MAX_DEPTH} deep")
 
 
-def manifest_record(document: Any) -> PodRecord:
-    """The pod in a parsed manifest. Raises InvalidRequest."""
+def manifest_record(document: Any, template: str | None = None) -> PodRecord:
+    """The pod in a parsed manifest, or the pod that a Job or another workload makes. Raises InvalidRequest.
+
+    `template`: the role of the pod template, where a workload has several that describe a task.
+    """
     if not isinstance(document, dict):
-        raise InvalidRequest("expected a Pod manifest")
-    kind = document.get("kind", "Pod")
-    if kind != "Pod":
-        raise InvalidRequest(f"kind: {str(kind)[:60]!r} is not valid: expected Pod (of others, send the pod template)")
+        raise InvalidRequest("expected a manifest of a Pod, Job, Deployment, PyTorchJob or another workload")
+    if document.get("kind", "Pod") == "Pod":
+        return _record(document)
+    return _record(_chosen(document, template).pod())
+
+
+def _chosen(document: dict[str, Any], wanted: str | None) -> Template:
+    kind = str(document["kind"])[:60]
+    templates = find_templates(document)
+    if not templates:
+        raise InvalidRequest(
+            f"kind: {kind!r} has no pod template: expected a Pod, Job, Deployment, PyTorchJob, RayJob, ..."
+        )
+    described = [each for each in templates if any(describes(str(name)) for name in each.annotations)]
+    if not described and (misplaced := find_misplaced(document)):
+        place, belongs = misplaced[0].place, misplaced[0].templates[0].annotations_place
+        raise InvalidRequest(
+            f"{'.'.join(map(str, place))}: {misplaced[0].name}: no pod gets annotations from here: move them to "
+            f"{'.'.join(map(str, belongs))}"
+        )
+    fitting = [each for each in described or templates if wanted is None or each.role.lower() == wanted.lower()]
+    if len(fitting) != 1:
+        roles = ", ".join(each.role for each in described or templates)
+        raise InvalidRequest(f"the {kind} has several pod templates: choose one with ?template=ROLE, of {roles}")
+    return fitting[0]
+
+
+def _record(pod: dict[str, Any]) -> PodRecord:
     try:
-        return to_record(msgspec.convert(document, Pod, strict=False))
+        return shared_record(pod)[0]
     except (msgspec.ValidationError, RecursionError) as error:
         raise InvalidRequest(f"the manifest is not a Pod: {error}") from None
+
+
+def shared_record(pod: dict[str, Any]) -> tuple[PodRecord, bool]:
+    """As the webhook would admit it: a described pod that asks for no GPU shares one; True if that was filled in.
+
+    Raises msgspec.ValidationError.
+    """
+    shares = share(pod, _context()) if isinstance(pod.get("metadata"), dict) else []
+    return to_record(msgspec.convert(apply(pod, shares)[0], Pod, strict=False)), bool(shares)
+
+
+@lru_cache(maxsize=1)
+def _context() -> Context:
+    return Context(load_settings({}, {}))

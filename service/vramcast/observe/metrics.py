@@ -20,7 +20,7 @@ from vramcast.placement.state import ClusterState
 from vramcast.task.quantity import MIB
 
 VERBS = ("filter", "prioritize", "bind", "preempt", "forecast", "explain", "state", "records",
-         "cluster", "pods", "pod", "pod_nodes", "models", "sweep", "step", "accuracy", "admit")  # fmt: skip
+         "cluster", "pods", "pod", "pod_nodes", "models", "sweep", "step", "accuracy", "advise", "admit")  # fmt: skip
 
 _LATENCY_BUCKETS = (
     0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0,

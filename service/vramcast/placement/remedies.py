@@ -14,8 +14,8 @@ REMEDIES = {
     Reason.NOT_SHARING: 'The pod has `vramcast.dev/share: "true"`. Label a node `vramcast.dev/gpu-sharing=true`.',
     Reason.SHARING: "The pod asks the device plugin for a GPU. Add nodes that do not share, or let the pod share.",
     Reason.TOO_FEW_GPUS: "No single node has that many GPUs of the kind the pod asks for.",
-    Reason.TOO_SMALL: "No GPU on these nodes is large enough, even when empty. `vramcast forecast -f job.yaml` shows "
-    "which products are. A smaller batch, gradient checkpointing or lower precision needs less.",
+    Reason.TOO_SMALL: "No GPU on these nodes is large enough, even when empty. The Event `FitsNoGpu` tells the median, "
+    "the risk and the cheapest change that would make it fit; `vramcast advise -f job.yaml --gpu L40S` tells more.",
     Reason.MIXED: "The sharing label changed while pods ran, or another scheduler bound a pod there. vramcast places "
     "nothing on the node until the pods of the other kind have left: drain it.",
     Reason.HELD: "Normal for a moment. If it lasts, binds are hanging: check `vramcast_binds_total`.",

@@ -40,6 +40,9 @@ class UnschedulablePods:
     def names(self, most: int) -> list[str]:
         return [entry.pod.key for entry, _ in zip(self._pods.values(), range(most), strict=False)]
 
+    def pods(self, most: int) -> list[PodRecord]:
+        return [entry.pod for entry, _ in zip(self._pods.values(), range(most), strict=False)]
+
     def add(self, pod: PodRecord, revision: int, now: float) -> None:
         before = self._pods.pop(pod.uid, None)
         pause = before.pause_seconds if before else _FIRST_REQUEUE_SECONDS
