@@ -60,7 +60,6 @@ def profile(
     it takes batch_size, sequence_length, image_size or lora_rank, the pod may say any value.
 
     [dim]vramcast profile my_train:make --batch-size 16 --plot step.png[/dim]
-    [dim]vramcast profile my_project.models:build_model --input 3x224x224 --batch-size 64[/dim]
     [dim]vramcast profile transformers:GPT2Config --sequence-length 1024 --precision bf16 --plot step.png[/dim]
     [dim]vramcast profile torchvision.models:resnet18 --args '{"num_classes": 10}' --input 3x32x32[/dim]
     """

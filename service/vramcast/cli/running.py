@@ -99,5 +99,8 @@ def _cluster(settings: Settings) -> Any:
 
 
 def version() -> None:
-    """Print the version."""
+    """Print the version.
+
+    [dim]vramcast version[/dim]
+    """
     sys.stdout.write(f"{__version__}\n")

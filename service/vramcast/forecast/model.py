@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import structlog
 from numpy.typing import NDArray
 
 from vramcast.errors import WorldUnavailable
@@ -36,6 +35,7 @@ from vramcast.forecast.forecast import (
 )
 from vramcast.forecast.forecaster import CachingForecaster, PhysicsForecaster
 from vramcast.forecast.recorded_bounds import Learned, RecordedCalibration
+from vramcast.forecast.warnings import warn
 from vramcast.names import Product
 from vramcast.task.task import Task
 
@@ -49,8 +49,6 @@ OUTPUTS = ("quantiles", "utilization", "network_quantiles")
 # Novelty per setting that no measured run had.
 _UNFAMILIAR = 0.25
 _MOST_UNFAMILIAR = 1.0
-
-log = structlog.get_logger("vramcast")
 
 
 class ModelForecaster(CachingForecaster):
@@ -121,7 +119,7 @@ def choose_forecaster(
     except ArtifactUnusable as error:
         if not physics_if_unusable:
             raise
-        log.warning("the artifact cannot be used, forecasting from physics alone", error=str(error))
+        warn("the artifact cannot be used, forecasting from physics alone", error=str(error))
         return PhysicsForecaster(default_risk)
 
 

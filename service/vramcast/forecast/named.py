@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-import structlog
-
 from vramcast.errors import InvalidTask
 from vramcast.forecast.catalog import CatalogUnusable, Line, builtin_catalog, image_size
 from vramcast.forecast.features import unfamiliar_settings
@@ -15,6 +13,7 @@ from vramcast.forecast.recording import Recording
 from vramcast.forecast.recordings import Recordings, RecordingsUnusable, builtin_recordings, key_of
 from vramcast.forecast.sizes import Variable
 from vramcast.forecast.variants import shown_settings, stand_ins, variant_of
+from vramcast.forecast.warnings import warn
 from vramcast.task.task import Task
 from vramcast.task.vocabulary import Level
 
@@ -22,8 +21,6 @@ from vramcast.task.vocabulary import Level
 # gradients and Adam's states would not have fitted the 40 GB of the measured GPUs.
 _MEASURED_PARAMETERS = 2_500_000_000
 _CLOSER = "`vramcast profile` records the job's own steps, which is closer"
-
-log = structlog.get_logger("vramcast")
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +79,7 @@ def _sized_steps(line: Line, task: Task, recordings: Recordings, key: str) -> Kn
         recording = recordings.read(key)
         complete = _completed(line, task)
     except RecordingsUnusable as error:
-        log.warning("a recording of the catalog cannot be read, and the next level is used", reason=str(error))
+        warn("a recording of the catalog cannot be read, and the next level is used", reason=str(error))
         return NoSteps(f"forecast from {lower_level(task)} of {line.name}: {error}")
     except InvalidTask:
         return NoSteps()  # the next level says what is wrong with the size

@@ -13,12 +13,11 @@ from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
 
-import structlog
-
 from vramcast.errors import InvalidInput, WorldUnavailable
 from vramcast.forecast.catalog import builtin_artifact
 from vramcast.forecast.recording import Recording
 from vramcast.forecast.storage import unpack
+from vramcast.forecast.warnings import warn
 
 FILE = "recordings.bin"
 MAGIC = b"vramcast recordings 1\n"
@@ -27,8 +26,6 @@ _LENGTH = struct.Struct("<I")
 _KEPT = 4
 # A model's name has no space.
 _BETWEEN = " "
-
-log = structlog.get_logger("vramcast")
 
 
 class RecordingsUnusable(WorldUnavailable):
@@ -134,5 +131,5 @@ def usable_recordings(path: Path) -> Recordings:
     try:
         return read_recordings(path)
     except RecordingsUnusable as error:
-        log.warning("models known by name are forecast from their layers only", reason=str(error))
+        warn("models known by name are forecast from their layers only", reason=str(error))
         return Recordings(path, {})
