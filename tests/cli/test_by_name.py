@@ -51,6 +51,11 @@ def test_every_annotation_is_a_flag() -> None:
         key.parse(flags[key.name])
 
 
+def test_what_is_usually_true_can_be_said_to_be_false() -> None:
+    assert _parsed("--no-master-weights") == {"master-weights": "false"}
+    assert _parsed() == {}
+
+
 def _parsed(*words: str) -> dict[str, str]:
     seen: dict[str, str] = {}
 

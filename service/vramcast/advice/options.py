@@ -31,7 +31,7 @@ from vramcast.task.vocabulary import (
     Precision,
     Quantization,
 )
-from vramcast.task.words import field_of
+from vramcast.task.words import field_of, word
 
 # Fields of a Task, with the values that they get.
 Option = dict[str, Any]
@@ -85,12 +85,9 @@ def _with(task: Task, fields: Option, changed: frozenset[str]) -> Task:
 
 def _breaks_rules(task: Task) -> bool:
     values = {name: getattr(task, field_of(name)) for name in KEYS}
-    said = {name: value for name, value in values.items() if value is not None and str(value) != KEYS[name].default}
+    said = {name: value for name, value in values.items() if value is not None and word(value) != KEYS[name].default}
     said |= {"precision": task.precision, "data-parallel-size": task.data_parallel_size}
-    if task.lora_rank is None:
-        said.pop("lora-targets", None)
-    given = {name: value for name, value in said.items() if value is not False}
-    return any(rule.broken(given) for rule in RULES)
+    return any(rule.broken(said) for rule in RULES)
 
 
 def _sensible(task: Task, fields: Option) -> bool:

@@ -10,6 +10,7 @@ import typer
 
 from vramcast.task.forms import flag
 from vramcast.task.vocabulary import KEYS, Key
+from vramcast.task.words import word
 
 # Told by the argument NAME.
 _BY_NAME = "model"
@@ -32,7 +33,7 @@ def with_task_flags(command: Callable[..., None]) -> Callable[..., None]:
     keys = [key for key in KEYS.values() if key.name != _BY_NAME]
 
     def called(**given: Any) -> None:
-        flags = {key.name: _text(given.pop(_parameter(key))) for key in keys if _was_given(given, key)}
+        flags = {key.name: word(given.pop(_parameter(key))) for key in keys if _was_given(given, key)}
         command(**{name: given[name] for name in (each.name for each in own)}, flags=flags)
 
     parameters = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in [*own, *map(_option, keys)]]
@@ -47,20 +48,17 @@ def _parameter(key: Key) -> str:
 
 
 def _was_given(given: Mapping[str, Any], key: Key) -> bool:
-    return given[_parameter(key)] not in (None, False)
-
-
-def _text(value: Any) -> str:
-    return "true" if value is True else str(value)
+    return given[_parameter(key)] is not None
 
 
 def _option(key: Key) -> inspect.Parameter:
-    """A flag of yes or no takes no value."""
+    """A flag of yes or no takes no value. One that is usually yes can be said to be no."""
     details: dict[str, Any] = {"rich_help_panel": PANEL, "hidden": key.name not in _SHOWN, "show_default": False}
     help_text = f"{key.meaning[0].upper()}{key.meaning[1:]}."
     if key.form is flag:
-        annotation: Any = Annotated[bool, typer.Option(f"--{key.name}", help=help_text, **details)]
-        return inspect.Parameter(_parameter(key), inspect.Parameter.KEYWORD_ONLY, default=False, annotation=annotation)
+        spelled = f"--{key.name}/--no-{key.name}" if key.default == "true" else f"--{key.name}"
+        annotation: Any = Annotated[bool | None, typer.Option(spelled, help=help_text, **details)]
+        return inspect.Parameter(_parameter(key), inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
     shown = key.example.strip('"')
     annotation = Annotated[str | None, typer.Option(f"--{key.name}", metavar=shown, help=help_text, **details)]
     return inspect.Parameter(_parameter(key), inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
