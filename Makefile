@@ -19,7 +19,7 @@ timed = @begin=$$(date +%s); $(2); code=$$?; \
 
 .DEFAULT_GOAL := help
 .PHONY: help install run controlplane test test-computing test-units test-train test-e2e test-chart test-busy test-fast \
-	test-browser screenshots lint format dist bench chaos cluster replay predictors profiles recordings step-picture lock clean
+	test-browser screenshots lint format dist bench chaos cluster replay first-answer predictors profiles recordings step-picture lock clean
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -161,6 +161,9 @@ replay: .venv/dev.stamp ## pack a large cluster on a real kube-scheduler and wri
 
 profiles: $(TRAIN)/ready ## compare recordings with fresh ones and write docs/benchmarks/profiles.md; takes an hour
 	@PYTHONPATH=service $(TRAIN)/bin/python -m bench.profiles --out docs/benchmarks/profiles.md $(ARGS)
+
+first-answer: .venv/dev.stamp ## time the first answer of the commands and write docs/benchmarks/first-answer.md
+	@$(BIN)/python -m bench.first_answer
 
 step-picture: $(TRAIN)/ready ## draw the picture of docs/forecast.md
 	@PYTHONPATH=service $(TRAIN)/bin/python -m vramcast profile transformers:GPT2Config --sequence-length 1024 \
