@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import re
 
-import pytest
-
 from tests.advice.test_advise import parsed
 from vramcast.advice.lines import changed_annotations, lines
 from vramcast.advice.options import ChangedTask, candidates
 from vramcast.hardware.short_names import find_product
 from vramcast.task.vocabulary import PREFIX
 
-# Fields of transformers.TrainingArguments. Its own tests check what they do.
+# Fields of transformers.TrainingArguments: tests/profiling/test_trainer_arguments.py.
 ARGUMENTS = {
     "gradient_checkpointing", "bf16", "fp16", "optim", "per_device_train_batch_size", "gradient_accumulation_steps",
     "deepspeed", "use_liger_kernel",
@@ -48,11 +46,6 @@ def test_every_change_has_a_line_in_each() -> None:
     for candidate in changes():
         found = lines(candidate.task, candidate.changed)
         assert bool(found.pytorch) == bool(found.trainer) == bool(candidate.changed), candidate.changed
-
-
-def test_the_arguments_are_those_of_the_trainer() -> None:
-    transformers = pytest.importorskip("transformers")
-    assert set(transformers.TrainingArguments.__dataclass_fields__) >= ARGUMENTS
 
 
 def test_annotations_that_only_count_together_come_together() -> None:
