@@ -32,7 +32,7 @@ def described(tmp_path: Path) -> Any:
         file = tmp_path / "task.yaml"
         file.write_text(KINDS[kind][0])
         options = AnnotateOptions(parse_settings(RESNET))
-        run_annotate([file], options, in_place=True, check=False, diff=False)
+        run_annotate([file], options, in_place=True, check=None, diff=False)
         return file.read_bytes()
 
     return describe

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from vramcast.cli.options import Artifact, Files, Output, Risk
+from vramcast.cli.options import Artifact, Output, Risk
 from vramcast.task.vocabulary import KEYS
 
 
