@@ -331,12 +331,11 @@ memory too, vramcast only GPUs.
 |---|---|---|---|---|
 {chr(10).join(lines)}
 
-- The first to fail is nearly always a pod with eight GPUs. What counts is that no fresh node is opened while a used one
-  has room, so the smallest difference between nodes must decide. The extender protocol has eleven scores only; that is
-  why only the best node gets 10. When nodes that are nearly as full as each other tied, vramcast reached 85.2 %.
+- Pods with eight GPUs need whole nodes. So no fresh node may be opened while a used one has room, and the smallest
+  difference between nodes must decide. The extender protocol has eleven scores only; that is why only the best node
+  gets 10. When nodes that are nearly as full as each other tied, vramcast reached 85.2 %.
 - FGD, which scores what a placement leaves unusable for the pods that usually come, ends with as many GPUs taken as
   vramcast, and pods fail earlier. So vramcast ranks by best fit, on the GPU and on the node (`node_weight`).
-- [On the real kube-scheduler](packing-replay.md) the policies come in the same order.
 """
 
 
