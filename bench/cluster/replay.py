@@ -54,8 +54,8 @@ _SETTINGS = {
     MOST: "VRAMCAST_MOST_NODES_OFFERED=0",
     LEAST: "VRAMCAST_MOST_NODES_OFFERED=0",
 }
-# A pod that found only held room is soon tried again. After so many later binds it has failed for good.
-_SETTLED = 300
+# A pod that found only held room is soon tried again. After so long without a bind, what is left has failed for good.
+_SETTLED_SECONDS = 10.0
 _MIB_PER_MILLI = 16
 _NAME = "replay"
 _BOUND = re.compile(rb'"Successfully bound pod to node" pod="default/(pod-\d+)"')
@@ -110,7 +110,7 @@ def replay(policy: str, nodes: Sequence[Node], pods: Sequence[Pod]) -> tuple[byt
             begin = time.monotonic()
             log = plane.scheduler(scheduler_of(policy, process.url)).log
             progress = _Progress(policy, log, len(pods))
-            eventually(progress.over, 3600, "a pod fails, or all are bound", interval_seconds=1.0)
+            eventually(progress.over, 3600, "every pod is bound or has failed", interval_seconds=1.0)
             return log.read_bytes(), time.monotonic() - begin
         finally:
             process.terminate()
@@ -122,6 +122,8 @@ class _Progress:
     log: Path
     pods: int
     shown: int = 0
+    bound: int = 0
+    since: float = 0.0  # the last bind
 
     def over(self) -> bool:
         text = self.log.read_bytes()
@@ -129,9 +131,10 @@ class _Progress:
         if len(bound) >= self.shown + 500:
             self.shown = len(bound)
             print(f"{self.policy}: {len(bound)} of {self.pods} pods bound, {len(failed - bound)} failed", flush=True)
-        failure = first_failure(text)
-        settled = failure < len(text) and len(set(_BOUND.findall(text, failure))) >= _SETTLED
-        return settled or len(bound | failed) >= self.pods
+        if len(bound) != self.bound:
+            self.bound, self.since = len(bound), time.monotonic()
+        settled = len(bound | failed) >= self.pods and time.monotonic() - self.since > _SETTLED_SECONDS
+        return settled or len(bound) == self.pods
 
 
 def first_failure(log: bytes) -> int:
