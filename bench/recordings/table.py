@@ -32,7 +32,8 @@ before 4.48) and Liger's loss without its other kernels (fms), outputs that the 
 language models: assumed, after looking at the figures), and gradients dropped before backward (where xMem says so).
 timm's fp32 runs had cuDNN's autotuner on: backward copies tensors into channels-last layout, which was decided on 11
 runs. What else its kernels take for speed is not known, and it is the tail of that slice. A batch that just fits (AMP
-intervals) is asked without these copies, because torch takes other kernels where memory is short.
+intervals) is asked without these copies, because torch takes other kernels where memory is short. The zoo's
+segmentation networks have OpenMMLab's stem and heads, as its configurations say, around torchvision's backbone.
 """
 
 
