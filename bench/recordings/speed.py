@@ -48,8 +48,8 @@ def measured(folder: Path) -> str:
     read = median(milliseconds(lambda: decode(text)) for _ in range(_RUNS))
     return (
         f"One forecast of Mistral-7B with LoRA, checkpointing and AdamW takes {one:.1f} ms of processor time (median "
-        f"of {_RUNS}, one thread; must 5 ms, aim 1 ms), a sweep of {len(_BATCHES)} batches {sweep:.0f} ms (must 200 ms, "
-        f"aim 60 ms). Its recording has {len(text):,} characters and is read in {read:.1f} ms.\n"
+        f"of {_RUNS}, one thread; must 5 ms, aim 1 ms), a sweep of {len(_BATCHES)} batches {sweep:.0f} ms (must 200 "
+        f"ms, aim 60 ms). Its recording has {len(text):,} characters and is read in {read:.1f} ms.\n"
     )
 
 
