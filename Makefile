@@ -151,6 +151,8 @@ cluster: $(TRAIN)/ready ## simulate clusters and write docs/what-it-buys.md, doc
 	@test -n "$(DATA)" || { echo "error: name the directory of the traces: make cluster DATA=DIR" >&2; exit 1; }
 	@PYTHONPATH=service $(TRAIN)/bin/python -m bench.cluster --data $(DATA) --out docs/what-it-buys.md $(ARGS)
 	@PYTHONPATH=service $(TRAIN)/bin/python -m bench.cluster.packing --data $(DATA) --out docs/benchmarks/packing.md
+	@$(TRAIN)/bin/python -m pip --disable-pip-version-check --quiet install --no-compile --require-hashes \
+	  -r requirements/predictors.txt
 	@PYTHONPATH=service $(TRAIN)/bin/python -m bench.interference --gavel $(DATA)/extra/gavel_colocation.csv \
 	  --lucid-alone $(DATA)/clusters/lucid_alone.csv --lucid-pairs $(DATA)/clusters/lucid_pairs.csv \
 	  --out docs/benchmarks/interference.md

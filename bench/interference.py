@@ -229,8 +229,7 @@ one constant of `placement/interference.py` on pairs of jobs that Gavel measured
 on pairs that Lucid measured (RTX 3090; only evaluated, never fitted).
 
 A run takes `1 + {coefficient:.2f} x its pressure x its neighbour's pressure` times as long as alone. On Lucid's
-jobs the
-pressure is √(GPU utilization x memory utilization), each measured alone.
+jobs the pressure is √(GPU utilization x memory utilization), each measured alone.
 
 | | Gavel, fitted | Lucid, not fitted |
 |---|---|---|

@@ -82,7 +82,8 @@ def node_manifest(node: Node) -> dict[str, Any]:
 def pod_manifest(number: int, pod: Pod) -> dict[str, Any]:
     asked = {"cpu": f"{pod.cpu}m", "memory": f"{pod.memory}Mi"}
     memory = f"{pod.milli * _MIB_PER_MILLI}Mi"
-    return shared_pod(f"pod-{number}", memory, pod.gpus, scheduler=_NAME, resources=asked)
+    # The scheduler lists waiting pods by name, so this keeps the order of the draw.
+    return shared_pod(f"pod-{number:06}", memory, pod.gpus, scheduler=_NAME, resources=asked)
 
 
 def scheduler_of(policy: str, url: str) -> dict[str, Any]:
