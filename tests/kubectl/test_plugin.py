@@ -18,7 +18,7 @@ import pytest
 from tests.docs.pages import REPOSITORY
 from vramcast import __version__
 from vramcast.kubectl.main import COMMANDS, plugin_parser
-from vramcast.kubectl.service_view import Place
+from vramcast.kubectl.service_view import ServicePlace
 from vramcast.kubectl.tables import age, size, visible
 
 # What krew's own checks and documentation ask of a manifest (https://krew.sigs.k8s.io/docs/developer-guide).
@@ -157,7 +157,7 @@ def test_without_kubectl_the_message_names_it(program: Path) -> None:
 
 
 def test_the_role_is_named_after_the_service() -> None:
-    assert Place("a", "gpu-vramcast-view").role == "gpu-vramcast-viewer"
+    assert ServicePlace("a", "gpu-vramcast-view").role == "gpu-vramcast-viewer"
 
 
 def test_sizes_ages_and_names_are_for_people() -> None:

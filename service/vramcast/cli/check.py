@@ -37,7 +37,7 @@ Read = Callable[[str, str], Manifest]
 
 
 @dataclass(frozen=True, slots=True)
-class Limit:
+class MemoryLimit:
     """The most that a pod may need on each of its GPUs, and on which product that is forecast."""
 
     memory_mib: int
@@ -63,21 +63,23 @@ class Finding(msgspec.Struct, frozen=True, omit_defaults=True):
     largest_batch_size: int | None = None
 
 
-def parse_limit(max_memory: str | None, gpu: str | None, new_forecaster: Callable[[], Forecaster]) -> Limit | None:
+def parse_limit(
+    max_memory: str | None, gpu: str | None, new_forecaster: Callable[[], Forecaster]
+) -> MemoryLimit | None:
     """Raises InvalidInput."""
     if max_memory is None and gpu is None:
         return None
     product = _find_product(gpu) if gpu is not None else DEFAULT_PRODUCT
     if max_memory is None:
         usable = usable_mib(product) or 0
-        return Limit(usable, product, new_forecaster(), f"the {human_mib(usable)} that it has")
+        return MemoryLimit(usable, product, new_forecaster(), f"the {human_mib(usable)} that it has")
     try:
         limit_mib = int(parse_quantity(max_memory) // MIB)
     except ValueError as error:
         raise InvalidInput(f"--max-memory {max_memory!r}: expected {error}") from None
     if limit_mib < 1:
         raise InvalidInput(f"--max-memory {max_memory!r}: expected at least 1Mi")
-    return Limit(limit_mib, product, new_forecaster(), f"the limit of {human_mib(limit_mib)} (--max-memory)")
+    return MemoryLimit(limit_mib, product, new_forecaster(), f"the limit of {human_mib(limit_mib)} (--max-memory)")
 
 
 def _find_product(name: str) -> Product:
@@ -91,7 +93,7 @@ def _find_product(name: str) -> Product:
 class CheckOptions:
     """`skip_undescribed`: files without any annotation of vramcast are in order."""
 
-    limit: Limit | None = None
+    limit: MemoryLimit | None = None
     output: str = "text"
     skip_undescribed: bool = False
 
@@ -172,7 +174,7 @@ def _line(manifest: Manifest, found: FoundTemplate, message: str = "") -> int:
     return find_line(manifest.text, found.document, (*place, named) if named else place)
 
 
-def _fitting(manifest: Manifest, limit: Limit) -> Iterator[Finding]:
+def _fitting(manifest: Manifest, limit: MemoryLimit) -> Iterator[Finding]:
     for found in manifest.found:
         task = found.record.task if found.record else None
         if task is None:
@@ -202,7 +204,7 @@ def _fitting(manifest: Manifest, limit: Limit) -> Iterator[Finding]:
         )
 
 
-def _verdict(forecast: Forecast, limit: Limit, over_mib: int, batch: int | None) -> str:
+def _verdict(forecast: Forecast, limit: MemoryLimit, over_mib: int, batch: int | None) -> str:
     need = f"needs {human_mib(forecast.need_mib)} on {forecast.product} at risk {forecast.risk:g}"
     if over_mib <= 0:
         return f"{need}, within {limit.said}"
@@ -216,7 +218,7 @@ def _verdict(forecast: Forecast, limit: Limit, over_mib: int, batch: int | None)
     ))  # fmt: skip
 
 
-def _largest_batch(task: Task, limit: Limit) -> int | None:
+def _largest_batch(task: Task, limit: MemoryLimit) -> int | None:
     """None if not even 1 fits, or if the batch does not matter."""
     if task.level is Level.GIVEN:
         return None

@@ -19,7 +19,7 @@ _MOST_REPLICAS_ASKED = 20
 
 
 @dataclass(frozen=True)
-class Place:
+class ServicePlace:
     """`guessed`: by its default name, because the user may not list Services."""
 
     namespace: str
@@ -39,19 +39,19 @@ class Place:
         return f"{self.namespace}/{self.name}"
 
 
-def find_service(api: ApiServer, wanted: str | None) -> Place:
+def find_service(api: ApiServer, wanted: str | None) -> ServicePlace:
     if wanted is not None:
         namespace, slash, name = wanted.partition("/")
         if not (namespace and slash and name):
             raise Trouble(f"--service {wanted!r}: expected NAMESPACE/NAME, such as {DEFAULT}")
-        return Place(namespace, name)
+        return ServicePlace(namespace, name)
     answer = api.get("/api/v1/services", {"labelSelector": LABEL})
     if answer.status == 403:
         namespace, _, name = DEFAULT.partition("/")
-        return Place(namespace, name, guessed=True)
+        return ServicePlace(namespace, name, guessed=True)
     if answer.status != 200:
         raise Trouble(f"the Services cannot be listed: {answer.message}")
-    found = [Place(item["metadata"]["namespace"], item["metadata"]["name"]) for item in answer.json()["items"]]
+    found = [ServicePlace(item["metadata"]["namespace"], item["metadata"]["name"]) for item in answer.json()["items"]]
     if len(found) > 1:
         raise Trouble(f"vramcast is installed {len(found)} times: choose one with --service: {_listed(found)}")
     if not found:
@@ -59,7 +59,7 @@ def find_service(api: ApiServer, wanted: str | None) -> Place:
     return found[0]
 
 
-def _listed(places: list[Place]) -> str:
+def _listed(places: list[ServicePlace]) -> str:
     return ", ".join(sorted(map(str, places)))
 
 
@@ -80,7 +80,7 @@ def _nothing_found(api: ApiServer) -> str:
 class ServiceView:
     """Asks the replica that leads: another one knows no holds and has counted no outcomes."""
 
-    def __init__(self, api: ApiServer, place: Place) -> None:
+    def __init__(self, api: ApiServer, place: ServicePlace) -> None:
         self._api = api
         self._place = place
         self.version = ""
