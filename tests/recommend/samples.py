@@ -7,10 +7,10 @@ from dataclasses import replace
 from tests.recommend.test_report import A100, END, HOUR, STEP, facts, stretch
 from vramcast.recommend.report import Report, make_report
 from vramcast.recommend.runs import RunBook
-from vramcast.recommend.window import Owner, PodFacts, Stretch, Window
+from vramcast.recommend.window import PodFacts, PodOwner, Stretch, Window
 
-_DEPLOYMENT = (Owner("ReplicaSet", "serve-abc"), Owner("Deployment", "serve"))
-_CRON_JOB = (Owner("Job", "nightly-29000001"), Owner("CronJob", "nightly"))
+_DEPLOYMENT = (PodOwner("ReplicaSet", "serve-abc"), PodOwner("Deployment", "serve"))
+_CRON_JOB = (PodOwner("Job", "nightly-29000001"), PodOwner("CronJob", "nightly"))
 
 
 def sample_report() -> Report:
@@ -18,7 +18,7 @@ def sample_report() -> Report:
     known: list[PodFacts] = []
 
     def add(
-        pod: str, mib: int, owner: tuple[Owner, ...] = (), devices: dict[str, int] | None = None, **more: object
+        pod: str, mib: int, owner: tuple[PodOwner, ...] = (), devices: dict[str, int] | None = None, **more: object
     ) -> None:
         own = {"devices": devices} if devices else {}
         stretches.append(stretch(pod, mib, gpus=more.pop("gpus", None) or {f"g-{pod}": mib}, **more))
@@ -27,11 +27,11 @@ def sample_report() -> Report:
     for number in range(3):
         add(f"serve-{number}", 9_000 + number, _DEPLOYMENT, hours=5.0)
     add("nightly-1", 30_000, _CRON_JOB, start=HOUR, hours=2.0)
-    add("train-x2x9k", 70_000, (Owner("Job", "train-x2x9k"),), busy_sum=97.0)
-    add("rank-0", 20_000, (Owner("PyTorchJob", "rank"),), start=2 * HOUR)
+    add("train-x2x9k", 70_000, (PodOwner("Job", "train-x2x9k"),), busy_sum=97.0)
+    add("rank-0", 20_000, (PodOwner("PyTorchJob", "rank"),), start=2 * HOUR)
     add("idle", 0, (), {"nvidia.com/gpu": 4}, gpus={"i0": 5_000, "i1": 3, "i2": 3, "i3": 3})
     add("time-sliced <b>&", 4_000, shared_steps=5, product="Tesla-T4")
-    add("sliced", 3_000, (Owner("StatefulSet", "sliced"),), {"nvidia.com/mig-3g.40gb": 1}, profile="3g.40gb")
+    add("sliced", 3_000, (PodOwner("StatefulSet", "sliced"),), {"nvidia.com/mig-3g.40gb": 1}, profile="3g.40gb")
     # Guessed: kube-state-metrics does not know it.
     stretches.append(replace(stretch("guess-7d4b9c6f5d-x2x9k", 2_000, product=A100), uid=""))
     book = RunBook(0.0, END, STEP)

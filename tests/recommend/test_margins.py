@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vramcast.recommend.margins import Basis, Margins, Need, Peak, runs_for
+from vramcast.recommend.margins import MarginBasis, Margins, Need, Peak, runs_for
 
 
 def whole(*peaks_mib: int) -> list[Peak]:
@@ -19,7 +19,7 @@ def whole(*peaks_mib: int) -> list[Peak]:
 def test_a_workload_that_was_seen_once_gets_twice_the_margin_of_one_seen_twice() -> None:
     margins = Margins([], 0.05)
     once, twice = margins.need(whole(10_000)), margins.need(whole(10_000, 10_000))
-    assert (once.basis, twice.basis) == (Basis.PUBLISHED, Basis.PUBLISHED)
+    assert (once.basis, twice.basis) == (MarginBasis.PUBLISHED, MarginBasis.PUBLISHED)
     assert math.log1p(once.margin) == pytest.approx(2 * math.log1p(twice.margin))
     assert once.mib == math.ceil(10_000 * (1 + once.margin))
 
@@ -27,8 +27,8 @@ def test_a_workload_that_was_seen_once_gets_twice_the_margin_of_one_seen_twice()
 def test_nineteen_runs_are_enough_for_a_risk_of_one_in_twenty() -> None:
     assert (runs_for(0.05), runs_for(0.1), runs_for(0.01)) == (19, 9, 99)
     peaks = whole(*range(1001, 1020))
-    assert Margins([], 0.05).need(peaks) == Need(1019, Basis.OWN_RUNS, 0.0)
-    assert Margins([], 0.05).need(peaks[1:]).basis is Basis.PUBLISHED
+    assert Margins([], 0.05).need(peaks) == Need(1019, MarginBasis.OWN_RUNS, 0.0)
+    assert Margins([], 0.05).need(peaks[1:]).basis is MarginBasis.PUBLISHED
 
 
 def test_with_many_runs_a_wild_one_does_not_set_the_need() -> None:
@@ -45,17 +45,17 @@ def test_a_failed_run_is_a_floor_and_not_a_run() -> None:
     margins = Margins([], 0.05)
     failed = [Peak(20_000, floor=True)]
     assert margins.need([*whole(10_000), *failed]).mib == margins.need(whole(20_000)).mib
-    assert margins.need(failed).basis is Basis.PUBLISHED
-    assert margins.need([*whole(*[10_000] * 18), *failed]).basis is Basis.PUBLISHED
+    assert margins.need(failed).basis is MarginBasis.PUBLISHED
+    assert margins.need([*whole(*[10_000] * 18), *failed]).basis is MarginBasis.PUBLISHED
 
 
 def test_workloads_of_the_same_cluster_set_the_margin_once_there_are_enough() -> None:
     steady = [whole(10_000, 10_000) for _ in range(19)]
     wild = [whole(10_000, 15_000) for _ in range(19)]
     few = Margins(wild[:18], 0.05).need(whole(10_000))
-    assert few.basis is Basis.PUBLISHED
+    assert few.basis is MarginBasis.PUBLISHED
     assert Margins(steady, 0.05).need(whole(10_000)).mib == math.ceil(10_000 * math.exp(0.03))
-    assert Margins(wild, 0.05).need(whole(10_000)) == Need(15_000, Basis.OTHER_WORKLOADS, pytest.approx(0.5))
+    assert Margins(wild, 0.05).need(whole(10_000)) == Need(15_000, MarginBasis.OTHER_WORKLOADS, pytest.approx(0.5))
 
 
 def test_more_runs_before_the_next_one_need_less_margin() -> None:

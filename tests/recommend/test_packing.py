@@ -5,14 +5,16 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vramcast.recommend.packing import Occupancy, Tenancy, as_it_was, packed
+from vramcast.recommend.packing import Occupancy, PackedPod, as_it_was, packed
 
 HOUR = 3600.0
 
 
-def pod(start: float, end: float, memory: float = 1.0, compute: float = 0.0, gpus: int = 1, gpu: str = "g") -> Tenancy:
+def pod(
+    start: float, end: float, memory: float = 1.0, compute: float = 0.0, gpus: int = 1, gpu: str = "g"
+) -> PackedPod:
     places = tuple(("node", f"{gpu}{number}") for number in range(gpus))
-    return Tenancy("A100", start * HOUR, end * HOUR, gpus, memory, compute, places)
+    return PackedPod("A100", start * HOUR, end * HOUR, gpus, memory, compute, places)
 
 
 def test_pods_that_fit_together_share_a_gpu() -> None:
@@ -43,7 +45,7 @@ def test_a_pod_that_cannot_share_and_one_on_several_gpus_take_whole_gpus() -> No
 
 
 def test_products_do_not_mix() -> None:
-    other = Tenancy("T4", 0.0, HOUR, 1, 0.1, 0.1)
+    other = PackedPod("T4", 0.0, HOUR, 1, 0.1, 0.1)
     assert packed([pod(0, 1, 0.1), other]).most == 2
 
 
@@ -63,7 +65,7 @@ pods = st.builds(
 
 
 @given(st.lists(pods, max_size=40))
-def test_packing_needs_at_least_what_the_pods_add_up_to_and_at_most_a_gpu_each(found: list[Tenancy]) -> None:
+def test_packing_needs_at_least_what_the_pods_add_up_to_and_at_most_a_gpu_each(found: list[PackedPod]) -> None:
     plan = packed(found)
     for at, count in plan.changes:
         here = [one for one in found if one.start <= at < one.end]

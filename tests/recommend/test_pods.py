@@ -7,7 +7,7 @@ import pytest
 from vramcast.outcomes.readings import Series
 from vramcast.recommend.pod_names import guess_owner, without_run
 from vramcast.recommend.pods import read_chain, read_pods, resource_name, root_of
-from vramcast.recommend.window import Owner
+from vramcast.recommend.window import PodOwner
 
 
 def sample(name: str, value: float = 1.0, **labels: str) -> Series:
@@ -35,7 +35,7 @@ def test_what_a_pod_asked_for_who_made_it_and_how_it_ended() -> None:
                 "owner_kind": "Deployment", "owner_name": "server"}, ((0.0, 1.0),))
     ])  # fmt: skip
     assert facts.owner is not None
-    assert root_of("ml", facts.owner, chain) == Owner("Deployment", "server")
+    assert root_of("ml", facts.owner, chain) == PodOwner("Deployment", "server")
     assert root_of("other", facts.owner, chain) == facts.owner
 
 
@@ -86,7 +86,7 @@ def test_resources_are_spelled_as_in_a_pod(label: str, resource: str) -> None:
     ],
 )
 def test_a_pods_name_shows_its_workload(pod: str, kind: str, name: str) -> None:
-    assert guess_owner(pod) == Owner(kind, name)
+    assert guess_owner(pod) == PodOwner(kind, name)
 
 
 @pytest.mark.parametrize("name", ["train", "x2x9k", "llama-70b", "gpt-2", "bert-large"])

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from vramcast.recommend.advice import Verdict
+from vramcast.recommend.advice import Advice
 from vramcast.recommend.report import Report, make_report
 from vramcast.recommend.runs import History, RunBook
-from vramcast.recommend.window import Owner, PodFacts, Stretch, Window, joined
+from vramcast.recommend.window import PodFacts, PodOwner, Stretch, Window, joined
 
 A100 = "NVIDIA-A100-SXM4-80GB"
 STEP = 300.0
@@ -26,7 +26,7 @@ def stretch(pod: str, mib: int, *, start: float = 0.0, hours: float = 1.0, **mor
                                  "steps": steps, **more})  # fmt: skip
 
 
-def facts(pod: str, owner: Owner | None = None, root: Owner | None = None, **more: Any) -> PodFacts:
+def facts(pod: str, owner: PodOwner | None = None, root: PodOwner | None = None, **more: Any) -> PodFacts:
     asks = {"devices": {"nvidia.com/gpu": 1}, "containers": ("main",)}
     return PodFacts("ml", pod, f"uid-{pod}", owner=owner, root=root or owner, **{**asks, **more})
 
@@ -40,7 +40,7 @@ def report(stretches: list[Stretch], known: list[PodFacts], risk: float = 0.05, 
 def test_a_small_job_can_share_a_gpu_or_have_the_smallest_slice_that_holds_it() -> None:
     found = report([stretch("a", 8_000)], [facts("a")])
     (one,) = found.recommendations
-    assert (one.verdict, one.mig and one.mig.name) == (Verdict.SHARE, "1g.20gb")
+    assert (one.verdict, one.mig and one.mig.name) == (Advice.SHARE, "1g.20gb")
     assert one.need.mib == 10_376  # 30 % above the only run
     assert one.share == pytest.approx(max(one.need.mib / one.usable_mib, 0.1))
     assert one.spare_gpu_hours == pytest.approx(1.0 - one.share)
@@ -54,12 +54,12 @@ def test_a_busy_job_gets_a_slice_that_has_the_compute() -> None:
 
 def test_a_job_that_keeps_its_gpu_busy_keeps_it() -> None:
     (one,) = report([stretch("a", 8_000, busy_sum=99.0)], [facts("a")]).recommendations
-    assert (one.verdict, one.mig, one.share, one.spare_gpu_hours) == (Verdict.KEEP, None, None, 0.0)
+    assert (one.verdict, one.mig, one.share, one.spare_gpu_hours) == (Advice.KEEP, None, None, 0.0)
 
 
 def test_a_job_that_needs_the_whole_gpu_keeps_it() -> None:
     (one,) = report([stretch("a", 75_000)], [facts("a")]).recommendations
-    assert (one.verdict, one.mig) == (Verdict.KEEP, None)
+    assert (one.verdict, one.mig) == (Advice.KEEP, None)
 
 
 def test_gpus_that_were_never_used_are_not_needed() -> None:
@@ -67,14 +67,14 @@ def test_gpus_that_were_never_used_are_not_needed() -> None:
         [stretch("a", 0, gpus={"g0": 30_000, "g1": 3, "g2": 3, "g3": 3})], [facts("a", devices={"nvidia.com/gpu": 4})]
     )
     (one,) = found.recommendations
-    assert (one.verdict, one.asked, one.used) == (Verdict.FEWER, 4, 1)
+    assert (one.verdict, one.asked, one.used) == (Advice.FEWER, 4, 1)
     assert one.spare_gpu_hours == pytest.approx(0.75 * one.gpu_hours) == pytest.approx(3.0)
     assert (found.as_it_was.most, found.shared.most) == (4, 1)
 
 
 def test_pods_of_one_deployment_are_runs_and_workers_of_one_job_are_one_run() -> None:
-    server = [facts(f"s{n}", Owner("ReplicaSet", "server-abc"), Owner("Deployment", "server")) for n in range(3)]
-    workers = [facts(f"w{n}", Owner("Job", "train-x2x9k")) for n in range(3)]
+    server = [facts(f"s{n}", PodOwner("ReplicaSet", "server-abc"), PodOwner("Deployment", "server")) for n in range(3)]
+    workers = [facts(f"w{n}", PodOwner("Job", "train-x2x9k")) for n in range(3)]
     stretches = [stretch(known.pod, 9_000 + 100 * number) for number, known in enumerate([*server, *workers])]
     found = {one.workload.name: one for one in report(stretches, [*server, *workers]).recommendations}
     assert (found["server"].runs, found["server"].pods) == (3, 3)
@@ -82,20 +82,22 @@ def test_pods_of_one_deployment_are_runs_and_workers_of_one_job_are_one_run() ->
 
 
 def test_generated_jobs_are_runs_of_one_workload() -> None:
-    known = [facts(f"p{n}", Owner("Job", f"train-{suffix}")) for n, suffix in enumerate(("x2x9k", "bcdfg", "29000001"))]
+    known = [
+        facts(f"p{n}", PodOwner("Job", f"train-{suffix}")) for n, suffix in enumerate(("x2x9k", "bcdfg", "29000001"))
+    ]
     (one,) = report([stretch(f"p{n}", 1_000) for n in range(3)], known).recommendations
     assert (one.workload.kind, one.workload.name, one.runs) == ("Job", "train", 3)
 
 
 def test_a_cron_job_keeps_its_name_whatever_it_ends_with() -> None:
-    known = facts("p", Owner("Job", "sync-x2x9k-29000001"), Owner("CronJob", "sync-x2x9k"))
+    known = facts("p", PodOwner("Job", "sync-x2x9k-29000001"), PodOwner("CronJob", "sync-x2x9k"))
     assert report([stretch("p", 1_000)], [known]).recommendations[0].workload.name == "sync-x2x9k"
 
 
 def test_a_pod_that_shares_its_gpu_is_unclear_and_not_counted() -> None:
     found = report([stretch("a", 8_000, shared_steps=4)], [facts("a")])
     (one,) = found.recommendations
-    assert one.verdict is Verdict.UNCLEAR
+    assert one.verdict is Advice.UNCLEAR
     assert "DCGM shows the memory of all of them" in one.notes[0]
     assert found.as_it_was.most == 0
 
@@ -103,13 +105,13 @@ def test_a_pod_that_shares_its_gpu_is_unclear_and_not_counted() -> None:
 def test_a_slice_that_is_larger_than_needed_is_told_and_not_counted() -> None:
     found = report([stretch("a", 5_000, profile="3g.40gb")], [facts("a", devices={"nvidia.com/mig-3g.40gb": 1})])
     (one,) = found.recommendations
-    assert (one.verdict, one.mig and one.mig.name) == (Verdict.SLICE, "1g.10gb")
+    assert (one.verdict, one.mig and one.mig.name) == (Advice.SLICE, "1g.10gb")
     assert (found.as_it_was.most, one.spare_gpu_hours) == (0, 0.0)
 
 
 def test_a_slice_that_fits_is_kept() -> None:
     (one,) = report([stretch("a", 5_000, profile="1g.10gb+me")], [facts("a")]).recommendations
-    assert one.verdict is Verdict.KEEP
+    assert one.verdict is Advice.KEEP
 
 
 @pytest.mark.parametrize(
@@ -129,7 +131,7 @@ def test_a_gpu_that_the_table_lacks_has_the_size_that_the_exporter_shows() -> No
     new = stretch("a", 8_000, product="NVIDIA-X900")
     assert report([new], [facts("a")], sizes_mib={"NVIDIA-X900": 100_000}).recommendations[0].share is not None
     (unknown,) = report([new], [facts("a")]).recommendations
-    assert (unknown.verdict, unknown.usable_mib) == (Verdict.UNCLEAR, 0)
+    assert (unknown.verdict, unknown.usable_mib) == (Advice.UNCLEAR, 0)
     assert "DCGM_FI_DEV_FB_FREE" in unknown.notes[0]
 
 
@@ -152,7 +154,7 @@ def test_without_kube_state_metrics_names_are_guessed_and_the_note_says_so() -> 
 
 
 def test_a_guess_that_names_a_known_workload_is_that_workload() -> None:
-    owners = (Owner("ReplicaSet", "server-7d4b9c6f5d"), Owner("Deployment", "server"))
+    owners = (PodOwner("ReplicaSet", "server-7d4b9c6f5d"), PodOwner("Deployment", "server"))
     found = report(
         [stretch("known", 8_000), stretch("server-7d4b9c6f5d-x2x9k", 9_000, uid="")], [facts("known", *owners)]
     )
@@ -186,7 +188,7 @@ def test_a_pod_over_several_windows_is_one_run() -> None:
 
 @pytest.mark.parametrize("order", [1, -1])
 def test_an_owner_chain_that_shows_in_one_window_only_is_enough(order: int) -> None:
-    job, cron_job = Owner("Job", "nightly-29000001"), Owner("CronJob", "nightly")
+    job, cron_job = PodOwner("Job", "nightly-29000001"), PodOwner("CronJob", "nightly")
     known = [facts("a", job, cron_job), facts("a", job)][::order]
     windows_of = [Window(n * END, (n + 1) * END, [stretch("a", 1, start=n * END)], [known[n]], 1) for n in range(2)]
     assert [run.workload.kind for run in windows(*windows_of).runs] == ["CronJob"]

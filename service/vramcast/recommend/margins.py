@@ -28,7 +28,7 @@ _SEEN_ONCE: Final = 2.0
 _LEAST_MIB: Final = 1
 
 
-class Basis(StrEnum):
+class MarginBasis(StrEnum):
     OWN_RUNS = "own runs"
     OTHER_WORKLOADS = "other workloads"
     PUBLISHED = "published repeats"
@@ -45,7 +45,7 @@ class Peak:
 @dataclass(frozen=True, slots=True)
 class Need:
     mib: int
-    basis: Basis
+    basis: MarginBasis
     margin: float  # above the largest peak: 0.13 is 13 %; below 0 if a quantile of many runs
 
 
@@ -77,12 +77,12 @@ class Margins:
             logs = np.log([max(peak.mib, _LEAST_MIB) for peak in peaks])
             quantile = math.exp(upper_quantile(logs, np.array([peak.floor for peak in peaks]), self.risk))
             mib = max(math.ceil(round(quantile, 6)), peaks[-1].mib)
-            return Need(mib, Basis.OWN_RUNS, mib / max(largest, _LEAST_MIB) - 1.0)
+            return Need(mib, MarginBasis.OWN_RUNS, mib / max(largest, _LEAST_MIB) - 1.0)
         margin, basis = self._margin(max(runs, 1))
         return Need(math.ceil(round(largest * math.exp(margin), 6)), basis, math.expm1(margin))
 
-    def _margin(self, runs: int) -> tuple[float, Basis]:
+    def _margin(self, runs: int) -> tuple[float, MarginBasis]:
         pooled = next((self._pooled[back] for back in _LOOK_BACK if back <= runs and back in self._pooled), None)
         if pooled is not None:
-            return max(pooled, self._least), Basis.OTHER_WORKLOADS
-        return self._published * (_SEEN_ONCE if runs == 1 else 1.0), Basis.PUBLISHED
+            return max(pooled, self._least), MarginBasis.OTHER_WORKLOADS
+        return self._published * (_SEEN_ONCE if runs == 1 else 1.0), MarginBasis.PUBLISHED

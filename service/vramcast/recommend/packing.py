@@ -16,7 +16,7 @@ _TOLERANCE: Final = 1e-9
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Tenancy:
+class PackedPod:
     """One pod: from `start` to `end`, which is later, on `gpus` GPUs of a product.
 
     `memory` and `compute`: what it takes of each, from 0 to 1. `places`: the GPUs that it had.
@@ -61,7 +61,7 @@ class Occupancy:
             self.changes.append((at, count))
 
 
-def as_it_was(pods: Sequence[Tenancy]) -> Occupancy:
+def as_it_was(pods: Sequence[PackedPod]) -> Occupancy:
     """Different GPUs that had a pod. One that two pods used in the same step counts once."""
     used: dict[tuple[str, str], int] = {}
     occupancy = Occupancy()
@@ -82,18 +82,18 @@ class _Gpu:
     compute: float = 1.0
     pods: int = 0
 
-    def holds(self, pod: Tenancy) -> bool:
+    def holds(self, pod: PackedPod) -> bool:
         return self.memory + _TOLERANCE >= pod.memory and self.compute + _TOLERANCE >= pod.compute
 
-    def take(self, pod: Tenancy, sign: int) -> None:
+    def take(self, pod: PackedPod, sign: int) -> None:
         self.memory -= sign * min(pod.memory, 1.0)
         self.compute -= sign * min(pod.compute, 1.0)
         self.pods += sign
 
 
-def packed(pods: Sequence[Tenancy]) -> Occupancy:
+def packed(pods: Sequence[PackedPod]) -> Occupancy:
     pools: dict[str, list[_Gpu]] = {}
-    where: dict[Tenancy, list[_Gpu]] = {}
+    where: dict[PackedPod, list[_Gpu]] = {}
     occupancy = Occupancy()
     for at, starts, pod in _events(pods):
         pool = pools.setdefault(pod.product, [])
@@ -109,7 +109,7 @@ def packed(pods: Sequence[Tenancy]) -> Occupancy:
     return occupancy
 
 
-def _choose(pool: list[_Gpu], pod: Tenancy) -> list[_Gpu]:
+def _choose(pool: list[_Gpu], pod: PackedPod) -> list[_Gpu]:
     """The fullest GPUs with room, and new ones for the rest."""
     room = [] if pod.whole else [gpu for gpu in pool if gpu.holds(pod)]
     chosen = sorted(room, key=lambda gpu: (gpu.memory, gpu.compute))[: pod.gpus]
@@ -118,7 +118,7 @@ def _choose(pool: list[_Gpu], pod: Tenancy) -> list[_Gpu]:
     return chosen + new
 
 
-def _events(pods: Sequence[Tenancy]) -> list[tuple[float, bool, Tenancy]]:
+def _events(pods: Sequence[PackedPod]) -> list[tuple[float, bool, PackedPod]]:
     """Those that end at a time leave before others come; of those that come together, the largest is first."""
     events = [(pod.end, False, pod) for pod in pods] + [(pod.start, True, pod) for pod in pods]
     return sorted(events, key=lambda event: (event[0], event[1], -event[2].memory, -event[2].compute))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from vramcast.recommend.window import Owner
+from vramcast.recommend.window import PodOwner
 
 _RANDOM = "[bcdfghjklmnpqrstvwxz2456789]"
 _DEPLOYMENT = re.compile(rf"(?P<name>.+)-{_RANDOM}{{6,10}}-{_RANDOM}{{5}}")
@@ -24,13 +24,13 @@ _PATTERNS = (
 _RUN_SUFFIX = re.compile(rf"[-._]({_RANDOM}{{5}}|[0-9]{{6,}}([-._t]?[0-9]{{4,}})?)$")
 
 
-def guess_owner(pod: str) -> Owner:
+def guess_owner(pod: str) -> PodOwner:
     """A guess: a kind and a name that pods of one workload share."""
     for kind, pattern in _PATTERNS:
         if found := pattern.fullmatch(pod):
             name = found["name"]
-            return Owner(kind, without_run(name) if kind == "Job" else name)
-    return Owner("Pod", without_run(pod))
+            return PodOwner(kind, without_run(name) if kind == "Job" else name)
+    return PodOwner("Pod", without_run(pod))
 
 
 def without_run(name: str) -> str:

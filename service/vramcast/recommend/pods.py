@@ -9,7 +9,7 @@ from typing import Final
 
 from vramcast.hardware.vendors import is_gpu_resource
 from vramcast.outcomes.readings import LabelNames, Series, first_label
-from vramcast.recommend.window import Owner, PodFacts
+from vramcast.recommend.window import PodFacts, PodOwner
 
 POD_SERIES: Final = (
     "kube_pod_created", "kube_pod_owner", "kube_pod_completion_time", "kube_pod_status_phase",
@@ -24,7 +24,7 @@ _NOBODY: Final = ("", "<none>")
 _NAMES: Final = LabelNames()
 _MIG_RESOURCE: Final = re.compile(r"nvidia_com_mig_(?P<compute>[0-9]+g)_(?P<memory>[0-9]+gb)(?P<more>.*)")
 
-Chain = Mapping[tuple[str, str, str], Owner]  # (namespace, kind, name) -> its owner
+Chain = Mapping[tuple[str, str, str], PodOwner]  # (namespace, kind, name) -> its owner
 Key = tuple[str, str, str]
 
 
@@ -67,10 +67,10 @@ def resource_name(label: str) -> str:
     return f"{vendor}.com/{device.replace('_', '.') if vendor == 'nvidia' else device}" if device else label
 
 
-def read_chain(series: Iterable[Series]) -> dict[Key, Owner]:
+def read_chain(series: Iterable[Series]) -> dict[Key, PodOwner]:
     """The owners of ReplicaSets and Jobs."""
     kinds = {metric: (kind, label) for kind, (metric, label) in CHAIN.items()}
-    owners: dict[Key, Owner] = {}
+    owners: dict[Key, PodOwner] = {}
     for one in series:
         found, owner = kinds.get(one.labels.get("__name__", "")), _owner(one.labels)
         if found is not None and owner is not None:
@@ -79,10 +79,10 @@ def read_chain(series: Iterable[Series]) -> dict[Key, Owner]:
     return owners
 
 
-def root_of(namespace: str, owner: Owner, chain: Chain) -> Owner:
+def root_of(namespace: str, owner: PodOwner, chain: Chain) -> PodOwner:
     return chain.get((namespace, owner.kind, owner.name), owner)
 
 
-def _owner(labels: Mapping[str, str]) -> Owner | None:
+def _owner(labels: Mapping[str, str]) -> PodOwner | None:
     kind, name = labels.get("owner_kind", ""), labels.get("owner_name", "")
-    return None if kind in _NOBODY or name in _NOBODY else Owner(kind, name)
+    return None if kind in _NOBODY or name in _NOBODY else PodOwner(kind, name)

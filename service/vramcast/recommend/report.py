@@ -8,9 +8,9 @@ from typing import Final
 
 from vramcast.hardware.mig import mig_layout
 from vramcast.names import Product
-from vramcast.recommend.advice import Recommendation, Verdict, advise, peaks_of, usable_mib_of
+from vramcast.recommend.advice import Advice, Recommendation, advise, peaks_of, usable_mib_of
 from vramcast.recommend.margins import Margins
-from vramcast.recommend.packing import Occupancy, Tenancy, as_it_was, packed
+from vramcast.recommend.packing import Occupancy, PackedPod, as_it_was, packed
 from vramcast.recommend.runs import History, PodRun, by_workload
 
 # A workload that was not seen for this long is gone, if it is one that would still be there.
@@ -44,7 +44,7 @@ def make_report(history: History, risk: float, notes: Sequence[str] = ()) -> Rep
         usable_mib = usable_mib_of(product, profile, history.sizes_mib)
         one = advise(workload, pods, margins.need(peaks_of(pods)), usable_mib, history.step_seconds)
         found.append(one)
-        if not profile and one.verdict is not Verdict.UNCLEAR:
+        if not profile and one.verdict is not Advice.UNCLEAR:
             whole += [(one, pod) for pod in pods]
     found.sort(key=lambda one: (-one.spare_gpu_hours, -one.gpu_hours, one.workload, one.product))
     today = [_tenancy(one, pod, 1.0, 1.0, len(pod.peaks_mib)) for one, pod in whole]
@@ -55,22 +55,22 @@ def make_report(history: History, risk: float, notes: Sequence[str] = ()) -> Rep
     )  # fmt: skip
 
 
-def _tenancy(one: Recommendation, pod: PodRun, memory: float, compute: float, gpus: int) -> Tenancy:
+def _tenancy(one: Recommendation, pod: PodRun, memory: float, compute: float, gpus: int) -> PackedPod:
     end = max(pod.last_at, pod.first_at + 1.0)
-    return Tenancy(one.product, pod.first_at, end, gpus, memory, compute, tuple(pod.peaks_mib))
+    return PackedPod(one.product, pod.first_at, end, gpus, memory, compute, tuple(pod.peaks_mib))
 
 
 def _gpus(one: Recommendation, pod: PodRun) -> int:
     return min(one.used, len(pod.peaks_mib))
 
 
-def _shared(one: Recommendation, pod: PodRun) -> Tenancy:
+def _shared(one: Recommendation, pod: PodRun) -> PackedPod:
     if one.share is None:
         return _tenancy(one, pod, 1.0, 1.0, _gpus(one, pod))
     return _tenancy(one, pod, one.need.mib / one.usable_mib, one.busy or 0.0, _gpus(one, pod))
 
 
-def _sliced(one: Recommendation, pod: PodRun) -> Tenancy:
+def _sliced(one: Recommendation, pod: PodRun) -> PackedPod:
     layout = mig_layout(Product(one.product))
     if one.mig is None or layout is None:
         return _tenancy(one, pod, 1.0, 1.0, _gpus(one, pod))
@@ -107,7 +107,7 @@ def _notes(history: History, found: Sequence[Recommendation]) -> Iterator[str]:
         )
     for fault, count in sorted(history.faults.items()):
         yield f"{count} samples were skipped ({fault})"
-    unclear = sum(one.verdict is Verdict.UNCLEAR for one in found)
+    unclear = sum(one.verdict is Advice.UNCLEAR for one in found)
     if unclear:
         yield f"{unclear} workloads are unclear, each with a note; they are not in the numbers of GPUs"
     gone = sum(is_gone(one, history) for one in found)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from vramcast.recommend.pod_names import guess_owner, without_run
-from vramcast.recommend.window import Owner, PodFacts, Stretch, Window, merged
+from vramcast.recommend.window import PodFacts, PodOwner, Stretch, Window, merged
 
 # Without a UID, a pod of the same name that comes back after this long is another run. Exporters restart faster.
 _NEW_RUN_SECONDS: Final = 3600.0
@@ -113,7 +113,7 @@ class RunBook:
             self.history.unknown_pods += facts is None
         _extend(run, stretch)
         if facts is not None:
-            run.workload = _workload(stretch.namespace, facts.root or Owner("Pod", stretch.pod), guessed=False)
+            run.workload = _workload(stretch.namespace, facts.root or PodOwner("Pod", stretch.pod), guessed=False)
             run.failed = facts.failed
             run.devices, run.containers = facts.devices or run.devices, facts.containers or run.containers
             # A step that a pod did not fill counts only as far as it did.
@@ -130,13 +130,13 @@ def _new_run(stretch: Stretch, facts: PodFacts | None) -> PodRun:
     if facts is None:
         workload = _workload(stretch.namespace, guess_owner(stretch.pod), guessed=True)
     else:
-        workload = _workload(stretch.namespace, root or Owner("Pod", stretch.pod), guessed=False)
+        workload = _workload(stretch.namespace, root or PodOwner("Pod", stretch.pod), guessed=False)
     lone = owner is None or workload.kind in _PODS_ARE_RUNS
     batch = f"{stretch.pod}/{stretch.uid}/{stretch.first_at:.0f}" if lone or owner is None else owner.name
     return PodRun(workload, batch, stretch.product, stretch.profile, stretch.first_at, stretch.last_at)
 
 
-def _workload(namespace: str, root: Owner, *, guessed: bool) -> Workload:
+def _workload(namespace: str, root: PodOwner, *, guessed: bool) -> Workload:
     """Jobs and bare pods that differ only in a generated suffix are runs of one workload."""
     name = root.name if root.kind in _NAMED_FOR_GOOD else without_run(root.name)
     return Workload(namespace, root.kind, name, guessed)

@@ -39,7 +39,7 @@ PodName = tuple[str, str]  # namespace, name
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class GpuPlace:
     """A GPU, or a MIG slice of one."""
 
     node: str
@@ -52,7 +52,7 @@ class Place:
 class Usage:
     """The peaks of every step, by GPU and pod. Of several series of one pod on one GPU, the largest value counts."""
 
-    peaks: dict[tuple[Place, PodName], dict[float, float]] = field(default_factory=dict)
+    peaks: dict[tuple[GpuPlace, PodName], dict[float, float]] = field(default_factory=dict)
     gpus: set[tuple[str, str]] = field(default_factory=set)  # (node, device), with and without pods
     faults: Counter[str] = field(default_factory=Counter)
 
@@ -86,14 +86,14 @@ def read_usage(series: Iterable[Series], exporters: set[PodName]) -> Usage:
     return usage
 
 
-def place_of(labels: Mapping[str, str]) -> Place | None:
+def place_of(labels: Mapping[str, str]) -> GpuPlace | None:
     device = first_label(labels, UUID) or first_label(labels, NAMES.gpu)
     if not device:
         return None
     slice_id = first_label(labels, NAMES.mig)
     product = base_product(first_label(labels, MODEL).strip().replace(" ", "-"))
     device = f"{device}/{slice_id}" if slice_id else device
-    return Place(first_label(labels, NAMES.node), device, product, first_label(labels, PROFILE))
+    return GpuPlace(first_label(labels, NAMES.node), device, product, first_label(labels, PROFILE))
 
 
 def pod_of(labels: Mapping[str, str], exporters: set[PodName]) -> PodName | None:
@@ -109,7 +109,7 @@ def stretches(usage: Usage, facts: Sequence[PodFacts], step_seconds: float) -> l
     for known in sorted(facts, key=lambda known: known.created_at):
         by_name.setdefault((known.namespace, known.pod), []).append(known)
     crowded = _crowded(usage)
-    found: dict[tuple[PodName, str, Place], Stretch] = {}
+    found: dict[tuple[PodName, str, GpuPlace], Stretch] = {}
     for (place, pod), peaks in usage.peaks.items():
         namesakes = by_name.get(pod, [])
         for at, mib in sorted(peaks.items()):
@@ -137,13 +137,13 @@ def _alive(namesakes: Sequence[PodFacts], at: float) -> PodFacts | None:
     return namesakes[max(bisect_right(created, at) - 1, 0)]
 
 
-def _crowded(usage: Usage) -> set[tuple[Place, float]]:
+def _crowded(usage: Usage) -> set[tuple[GpuPlace, float]]:
     """Steps in which several pods used one GPU. One that begins in the step in which another ends follows it."""
-    by_place: dict[Place, list[Mapping[float, float]]] = {}
+    by_place: dict[GpuPlace, list[Mapping[float, float]]] = {}
     for (place, _), peaks in usage.peaks.items():
         if peaks:
             by_place.setdefault(place, []).append(peaks)
-    crowded: set[tuple[Place, float]] = set()
+    crowded: set[tuple[GpuPlace, float]] = set()
     for place, pods in by_place.items():
         if len(pods) < 2:
             continue

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
-class Owner:
+class PodOwner:
     kind: str
     name: str
 
@@ -21,8 +21,8 @@ class PodFacts:
     created_at: float = 0.0
     completed_at: float = 0.0
     failed: bool = False
-    owner: Owner | None = None
-    root: Owner | None = None  # the end of the owner chain
+    owner: PodOwner | None = None
+    root: PodOwner | None = None  # the end of the owner chain
     devices: dict[str, int] = field(default_factory=dict)  # GPU resources that it requests
     containers: tuple[str, ...] = ()  # those that request them
 

@@ -20,12 +20,12 @@ _SETTLED_SECONDS: Final = 900.0
 _SKEW_SECONDS: Final = 60.0
 
 
-class Progress(Protocol):
+class WindowProgress(Protocol):
     def windows(self, done: int, total: int, *, stored: int) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class HistorySpan:
     """Seconds since the epoch, on the grid of windows except for `end`."""
 
     start: float
@@ -40,9 +40,9 @@ class Span:
             at = ends
 
 
-def span(now: float, since_seconds: float) -> Span:
+def span(now: float, since_seconds: float) -> HistorySpan:
     """Starts with the window in which the time asked for begins."""
-    return Span((now - since_seconds) // WINDOW_SECONDS * WINDOW_SECONDS, now)
+    return HistorySpan((now - since_seconds) // WINDOW_SECONDS * WINDOW_SECONDS, now)
 
 
 def server_clock(api: PatientApi, local: Callable[[], float]) -> tuple[float, list[str]]:
@@ -62,7 +62,7 @@ def server_clock(api: PatientApi, local: Callable[[], float]) -> tuple[float, li
     return now, [f"the local clock is {abs(ahead):.0f} s {what} Prometheus's, whose time counts; check NTP on both"]
 
 
-def collect(api: PatientApi, scope: Scope, asked: Span, store: WindowStore, progress: Progress) -> History:
+def collect(api: PatientApi, scope: Scope, asked: HistorySpan, store: WindowStore, progress: WindowProgress) -> History:
     """Raises WorldUnavailable, which says how to go on; finished windows stay stored."""
     reader = WindowReader(api, scope)
     book = RunBook(asked.start, asked.end, scope.step_seconds)

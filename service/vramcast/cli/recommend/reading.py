@@ -18,7 +18,7 @@ from vramcast.names import Product
 from vramcast.outcomes.readings import Series
 from vramcast.recommend.pods import CHAIN, POD_SERIES, read_chain, read_pods, root_of
 from vramcast.recommend.stretches import KEPT, MODEL, NAMES, PodName, Usage, add_busy, place_of, read_usage, stretches
-from vramcast.recommend.window import Owner, PodFacts, Window, joined
+from vramcast.recommend.window import PodFacts, PodOwner, Window, joined
 
 # (series, what it shows when the GPU is busy all the time), the better one first.
 BUSY: Final = (("DCGM_FI_PROF_GR_ENGINE_ACTIVE", 1.0), *((vendor.exporter.utilization, 100.0) for vendor in VENDORS))
@@ -143,7 +143,7 @@ class WindowReader:
         names = {name for _, name in pods}
         found = self._labelled("|".join(POD_SERIES), NAMES.pod, names, start, end)
         facts = [known for known in read_pods(found) if (known.namespace, known.pod) in pods]
-        chain: dict[tuple[str, str, str], Owner] = {}
+        chain: dict[tuple[str, str, str], PodOwner] = {}
         for kind, (metric, label) in CHAIN.items():
             owners = {known.owner.name for known in facts if known.owner is not None and known.owner.kind == kind}
             chain |= read_chain(self._labelled(metric, (label,), owners, start, end))
