@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from vramcast.recommend.advice import Advice
+from vramcast.recommend.advice import RecommendedAction
 from vramcast.recommend.report import Report, make_report
 from vramcast.recommend.runs import History, RunBook
 from vramcast.recommend.window import PodFacts, PodOwner, Stretch, Window, joined
@@ -40,7 +40,7 @@ def report(stretches: list[Stretch], known: list[PodFacts], risk: float = 0.05, 
 def test_a_small_job_can_share_a_gpu_or_have_the_smallest_slice_that_holds_it() -> None:
     found = report([stretch("a", 8_000)], [facts("a")])
     (one,) = found.recommendations
-    assert (one.verdict, one.mig and one.mig.name) == (Advice.SHARE, "1g.20gb")
+    assert (one.verdict, one.mig and one.mig.name) == (RecommendedAction.SHARE, "1g.20gb")
     assert one.need.mib == 10_376  # 30 % above the only run
     assert one.share == pytest.approx(max(one.need.mib / one.usable_mib, 0.1))
     assert one.spare_gpu_hours == pytest.approx(1.0 - one.share)
@@ -54,12 +54,12 @@ def test_a_busy_job_gets_a_slice_that_has_the_compute() -> None:
 
 def test_a_job_that_keeps_its_gpu_busy_keeps_it() -> None:
     (one,) = report([stretch("a", 8_000, busy_sum=99.0)], [facts("a")]).recommendations
-    assert (one.verdict, one.mig, one.share, one.spare_gpu_hours) == (Advice.KEEP, None, None, 0.0)
+    assert (one.verdict, one.mig, one.share, one.spare_gpu_hours) == (RecommendedAction.KEEP, None, None, 0.0)
 
 
 def test_a_job_that_needs_the_whole_gpu_keeps_it() -> None:
     (one,) = report([stretch("a", 75_000)], [facts("a")]).recommendations
-    assert (one.verdict, one.mig) == (Advice.KEEP, None)
+    assert (one.verdict, one.mig) == (RecommendedAction.KEEP, None)
 
 
 def test_gpus_that_were_never_used_are_not_needed() -> None:
@@ -67,7 +67,7 @@ def test_gpus_that_were_never_used_are_not_needed() -> None:
         [stretch("a", 0, gpus={"g0": 30_000, "g1": 3, "g2": 3, "g3": 3})], [facts("a", devices={"nvidia.com/gpu": 4})]
     )
     (one,) = found.recommendations
-    assert (one.verdict, one.asked, one.used) == (Advice.FEWER, 4, 1)
+    assert (one.verdict, one.asked, one.used) == (RecommendedAction.FEWER, 4, 1)
     assert one.spare_gpu_hours == pytest.approx(0.75 * one.gpu_hours) == pytest.approx(3.0)
     assert (found.as_it_was.most, found.shared.most) == (4, 1)
 
@@ -97,7 +97,7 @@ def test_a_cron_job_keeps_its_name_whatever_it_ends_with() -> None:
 def test_a_pod_that_shares_its_gpu_is_unclear_and_not_counted() -> None:
     found = report([stretch("a", 8_000, shared_steps=4)], [facts("a")])
     (one,) = found.recommendations
-    assert one.verdict is Advice.UNCLEAR
+    assert one.verdict is RecommendedAction.UNCLEAR
     assert "DCGM shows the memory of all of them" in one.notes[0]
     assert found.as_it_was.most == 0
 
@@ -105,13 +105,13 @@ def test_a_pod_that_shares_its_gpu_is_unclear_and_not_counted() -> None:
 def test_a_slice_that_is_larger_than_needed_is_told_and_not_counted() -> None:
     found = report([stretch("a", 5_000, profile="3g.40gb")], [facts("a", devices={"nvidia.com/mig-3g.40gb": 1})])
     (one,) = found.recommendations
-    assert (one.verdict, one.mig and one.mig.name) == (Advice.SLICE, "1g.10gb")
+    assert (one.verdict, one.mig and one.mig.name) == (RecommendedAction.SLICE, "1g.10gb")
     assert (found.as_it_was.most, one.spare_gpu_hours) == (0, 0.0)
 
 
 def test_a_slice_that_fits_is_kept() -> None:
     (one,) = report([stretch("a", 5_000, profile="1g.10gb+me")], [facts("a")]).recommendations
-    assert one.verdict is Advice.KEEP
+    assert one.verdict is RecommendedAction.KEEP
 
 
 @pytest.mark.parametrize(
@@ -131,7 +131,7 @@ def test_a_gpu_that_the_table_lacks_has_the_size_that_the_exporter_shows() -> No
     new = stretch("a", 8_000, product="NVIDIA-X900")
     assert report([new], [facts("a")], sizes_mib={"NVIDIA-X900": 100_000}).recommendations[0].share is not None
     (unknown,) = report([new], [facts("a")]).recommendations
-    assert (unknown.verdict, unknown.usable_mib) == (Advice.UNCLEAR, 0)
+    assert (unknown.verdict, unknown.usable_mib) == (RecommendedAction.UNCLEAR, 0)
     assert "DCGM_FI_DEV_FB_FREE" in unknown.notes[0]
 
 

@@ -29,7 +29,7 @@ _POOLS: Final = (
 )
 
 
-class Advice(StrEnum):
+class RecommendedAction(StrEnum):
     SHARE = "share"
     SLICE = "slice"  # of MIG; it does not share well, or has a larger slice now
     FEWER = "fewer GPUs"
@@ -59,7 +59,7 @@ class Recommendation:
     gpu_hours: float
     first_at: float
     last_at: float
-    verdict: Advice
+    verdict: RecommendedAction
     share: float | None  # of a GPU's memory, or of its time if that is more; None: it cannot share
     mig: MigProfile | None  # the smallest that holds it
     notes: tuple[str, ...]
@@ -67,9 +67,9 @@ class Recommendation:
     @property
     def spare_gpu_hours(self) -> float:
         """Of the GPUs that it had, what it would not need."""
-        if self.verdict is Advice.FEWER:
+        if self.verdict is RecommendedAction.FEWER:
             return self.gpu_hours * (1.0 - self.used / self.asked)
-        if self.profile or self.verdict in (Advice.KEEP, Advice.UNCLEAR):
+        if self.profile or self.verdict in (RecommendedAction.KEEP, RecommendedAction.UNCLEAR):
             return 0.0
         layout = mig_layout(Product(self.product))
         if self.share is not None:
@@ -97,7 +97,7 @@ def advise(workload: Workload, pods: Sequence[PodRun], need: Need, usable_mib: i
     busy = min(sum(pod.busy_sum for pod in pods) / weight, 1.0) if weight else None
     clear = any(not pod.shared_steps for pod in pods)
     notes = list(_notes(workload, peaks, usable_mib, clear=clear, busy=busy))
-    verdict, share, mig = Advice.UNCLEAR, None, None
+    verdict, share, mig = RecommendedAction.UNCLEAR, None, None
     if clear and usable_mib:
         mig = _slice(product, profile, need.mib, busy) if used == 1 else None
         share = _share(need.mib, usable_mib, busy) if used == 1 and not profile else None
@@ -120,12 +120,14 @@ def usable_mib_of(product: str, profile: str, sizes_mib: dict[str, int]) -> int:
     return max(total_mib - reserve_mib(Product(product)), 0)
 
 
-def _verdict(asked: int, used: int, share: float | None, mig: MigProfile | None, profile: str) -> Advice:
+def _verdict(asked: int, used: int, share: float | None, mig: MigProfile | None, profile: str) -> RecommendedAction:
     if used < asked:
-        return Advice.FEWER
+        return RecommendedAction.FEWER
     if share is not None:
-        return Advice.SHARE
-    return Advice.SLICE if mig is not None and mig.name != profile.partition("+")[0] else Advice.KEEP
+        return RecommendedAction.SHARE
+    return (
+        RecommendedAction.SLICE if mig is not None and mig.name != profile.partition("+")[0] else RecommendedAction.KEEP
+    )
 
 
 def _share(need_mib: int, usable_mib: int, busy: float | None) -> float | None:

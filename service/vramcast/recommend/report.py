@@ -8,7 +8,7 @@ from typing import Final
 
 from vramcast.hardware.mig import mig_layout
 from vramcast.names import Product
-from vramcast.recommend.advice import Advice, Recommendation, advise, peaks_of, usable_mib_of
+from vramcast.recommend.advice import Recommendation, RecommendedAction, advise, peaks_of, usable_mib_of
 from vramcast.recommend.margins import Margins
 from vramcast.recommend.packing import Occupancy, PackedPod, as_it_was, packed
 from vramcast.recommend.runs import History, PodRun, by_workload
@@ -44,7 +44,7 @@ def make_report(history: History, risk: float, notes: Sequence[str] = ()) -> Rep
         usable_mib = usable_mib_of(product, profile, history.sizes_mib)
         one = advise(workload, pods, margins.need(peaks_of(pods)), usable_mib, history.step_seconds)
         found.append(one)
-        if not profile and one.verdict is not Advice.UNCLEAR:
+        if not profile and one.verdict is not RecommendedAction.UNCLEAR:
             whole += [(one, pod) for pod in pods]
     found.sort(key=lambda one: (-one.spare_gpu_hours, -one.gpu_hours, one.workload, one.product))
     today = [_tenancy(one, pod, 1.0, 1.0, len(pod.peaks_mib)) for one, pod in whole]
@@ -107,7 +107,7 @@ def _notes(history: History, found: Sequence[Recommendation]) -> Iterator[str]:
         )
     for fault, count in sorted(history.faults.items()):
         yield f"{count} samples were skipped ({fault})"
-    unclear = sum(one.verdict is Advice.UNCLEAR for one in found)
+    unclear = sum(one.verdict is RecommendedAction.UNCLEAR for one in found)
     if unclear:
         yield f"{unclear} workloads are unclear, each with a note; they are not in the numbers of GPUs"
     gone = sum(is_gone(one, history) for one in found)

@@ -23,7 +23,7 @@ from vramcast.cli.recommend.reading import Scope
 from vramcast.cli.recommend.store import WindowStore
 from vramcast.cluster.prometheus import PrometheusApi
 from vramcast.cluster.telemetry import HttpReader
-from vramcast.recommend.advice import Advice
+from vramcast.recommend.advice import RecommendedAction
 from vramcast.recommend.report import make_report
 from vramcast.recommend.runs import History, PodRun, Workload
 
@@ -121,8 +121,8 @@ def test_slices_and_shared_gpus_are_recognized(history: History) -> None:
     odd = {
         one.workload.name: one for one in make_report(history, 0.05).recommendations if one.workload.namespace == "odd"
     }
-    assert (odd["mig"].profile, odd["mig"].verdict, odd["mig"].peak_mib) == ("3g.40gb", Advice.SLICE, 6000)
-    assert (odd["left"].verdict, odd["right"].verdict) == (Advice.UNCLEAR, Advice.UNCLEAR)
+    assert (odd["mig"].profile, odd["mig"].verdict, odd["mig"].peak_mib) == ("3g.40gb", RecommendedAction.SLICE, 6000)
+    assert (odd["left"].verdict, odd["right"].verdict) == (RecommendedAction.UNCLEAR, RecommendedAction.UNCLEAR)
     assert all(one.workload.guessed for one in odd.values())
 
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 import yaml
 
 from vramcast.errors import InvalidInput
-from vramcast.recommend.advice import Advice, Recommendation
+from vramcast.recommend.advice import Recommendation, RecommendedAction
 from vramcast.recommend.report import Report, is_gone
 from vramcast.task.quantity import format_mib, human_mib
 from vramcast.task.vocabulary import PREFIX
@@ -26,7 +26,7 @@ _IMMUTABLE: Final = frozenset({"Job", "Pod"})
 
 def annotations_of(one: Recommendation) -> dict[str, str]:
     """What the pod template should say; nothing where nothing certain is known."""
-    if one.verdict is Advice.UNCLEAR or one.profile:
+    if one.verdict is RecommendedAction.UNCLEAR or one.profile:
         return {}
     told = {f"{PREFIX}gpu-memory": format_mib(min(one.need.mib, one.usable_mib))}
     return {**told, f"{PREFIX}share": "true"} if shares(one) else told
@@ -34,7 +34,7 @@ def annotations_of(one: Recommendation) -> dict[str, str]:
 
 def shares(one: Recommendation) -> bool:
     """A pod that shares asks for no device, so the patch has to take the device away: it must know the container."""
-    return one.verdict is Advice.SHARE and bool(one.containers and one.devices)
+    return one.verdict is RecommendedAction.SHARE and bool(one.containers and one.devices)
 
 
 def patch_of(one: Recommendation) -> dict[str, Any] | None:

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from vramcast.cli.recommend.patches import annotations_of
-from vramcast.recommend.advice import Advice, Recommendation
+from vramcast.recommend.advice import Recommendation, RecommendedAction
 from vramcast.recommend.packing import Occupancy
 from vramcast.recommend.report import Report, is_gone
 from vramcast.task.quantity import human_mib
@@ -36,15 +36,15 @@ def percent(share: float | None) -> str:
 
 def action(one: Recommendation) -> str:
     match one.verdict:
-        case Advice.FEWER:
+        case RecommendedAction.FEWER:
             return f"ask for {one.used} of {one.asked} GPUs"
-        case Advice.SHARE:
+        case RecommendedAction.SHARE:
             return f"share, {percent(one.share)} of a GPU" + (f", or MIG {one.mig.name}" if one.mig else "")
-        case Advice.SLICE:
+        case RecommendedAction.SLICE:
             return f"MIG {one.mig.name}" if one.mig else ""
-        case Advice.KEEP:
+        case RecommendedAction.KEEP:
             return "keep"
-        case Advice.UNCLEAR:
+        case RecommendedAction.UNCLEAR:
             return "see notes"
 
 

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from vramcast.cli.recommend.rows import COLUMNS, NUMBERS, as_data, moment, row, summary, totals
-from vramcast.recommend.advice import Advice
+from vramcast.recommend.advice import RecommendedAction
 from vramcast.recommend.report import Report
 
 TOTALS = ("plan", "GPUs at the busiest moment", "freed", "GPU-hours", "freed")
@@ -20,7 +20,12 @@ METHOD = (
     "its memory and its work, and never moved. GPUs that pods share already, and MIG slices, are left out."
 )
 MOST_ROWS = 40
-_STYLES = {Advice.SHARE: "green", Advice.SLICE: "green", Advice.FEWER: "yellow", Advice.UNCLEAR: "dim"}
+_STYLES = {
+    RecommendedAction.SHARE: "green",
+    RecommendedAction.SLICE: "green",
+    RecommendedAction.FEWER: "yellow",
+    RecommendedAction.UNCLEAR: "dim",
+}
 
 
 def print_table(report: Report, console: Console) -> None:
