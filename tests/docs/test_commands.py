@@ -31,7 +31,7 @@ FOLLOWED = {
 PROGRAMS = ("vramcast", "make", "python", "kubectl", "helm", "curl", "docker", "export")
 TYPED = [(page, command) for page in DOCUMENTS if page not in FOLLOWED for command in commands(page)]
 # They need torch, measured runs, a running service or a Prometheus: tests/profiling, train, cli and e2e run them.
-PARSED_ONLY = ("profile", "train", "evaluate", "export-records", "recommend")
+PARSED_ONLY = ("profile", "train", "train-speed", "evaluate", "export-records", "recommend")
 
 
 def typed(*programs: str) -> pytest.MarkDecorator:

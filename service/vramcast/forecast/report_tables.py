@@ -12,7 +12,7 @@ from vramcast.forecast.report import ProductReport
 from vramcast.task.quantity import GIB
 
 # A pipe has no width of its own.
-_PIPE_WIDTH = 100
+_PIPE_WIDTH = 112
 
 
 def new_console() -> Console:

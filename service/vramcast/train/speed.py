@@ -129,8 +129,8 @@ def assign_groups(data: SpeedData) -> NDArray[np.int64]:
 def assign_products(data: SpeedData) -> NDArray[np.int64]:
     """Each to a fold of its own; those with a few rows share one."""
     folds = np.unique(data.product, return_inverse=True)[1].astype(np.int64)
-    counts = np.bincount(folds)
-    return np.where(counts[folds] >= _FEW_ROWS, folds, -1)
+    many = np.bincount(folds) >= _FEW_ROWS
+    return np.where(many[folds], folds, -1) if many.any() else folds
 
 
 def _fit(data: SpeedArrays, schedule: SpeedSchedule, seeds: Sequence[int]) -> Fitted:
