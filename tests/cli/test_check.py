@@ -15,7 +15,7 @@ import yaml
 
 from tests.docs.pages import REPOSITORY
 from vramcast.cli.annotate import AnnotateOptions, run_annotate
-from vramcast.cli.check import CheckOptions, MemoryLimit, parse_limit
+from vramcast.cli.check import CheckOptions, NeedLimit, parse_limit
 from vramcast.cli.manifests import parse_manifest
 from vramcast.cli.yaml_edits import find_line
 from vramcast.errors import InvalidInput
@@ -52,7 +52,7 @@ def job(batch: int | str = 512) -> str:
     return JOB.replace("BATCH", str(batch))
 
 
-def limit(max_memory: str | None = "20Gi", gpu: str | None = None) -> MemoryLimit | None:
+def limit(max_memory: str | None = "20Gi", gpu: str | None = None) -> NeedLimit | None:
     return parse_limit(max_memory, gpu, lambda: PhysicsForecaster(0.05))
 
 

@@ -21,7 +21,7 @@ from vramcast.errors import InvalidInput, InvalidTask
 from vramcast.forecast.forecast import Forecast, Forecaster
 from vramcast.forecast.forecaster import PhysicsForecaster
 from vramcast.forecast.report import usable_mib
-from vramcast.hardware.products import PRODUCTS, base_product
+from vramcast.hardware.short_names import find_product
 from vramcast.names import Product
 from vramcast.task.quantity import MIB, ceil_mib, human_mib, parse_quantity
 from vramcast.task.task import Task
@@ -37,7 +37,7 @@ Read = Callable[[str, str], Manifest]
 
 
 @dataclass(frozen=True, slots=True)
-class MemoryLimit:
+class NeedLimit:
     """The most that a pod may need on each of its GPUs, and on which product that is forecast."""
 
     memory_mib: int
@@ -63,37 +63,28 @@ class Finding(msgspec.Struct, frozen=True, omit_defaults=True):
     largest_batch_size: int | None = None
 
 
-def parse_limit(
-    max_memory: str | None, gpu: str | None, new_forecaster: Callable[[], Forecaster]
-) -> MemoryLimit | None:
+def parse_limit(max_memory: str | None, gpu: str | None, new_forecaster: Callable[[], Forecaster]) -> NeedLimit | None:
     """Raises InvalidInput."""
     if max_memory is None and gpu is None:
         return None
-    product = _find_product(gpu) if gpu is not None else DEFAULT_PRODUCT
+    product = find_product(gpu) if gpu is not None else DEFAULT_PRODUCT
     if max_memory is None:
         usable = usable_mib(product) or 0
-        return MemoryLimit(usable, product, new_forecaster(), f"the {human_mib(usable)} that it has")
+        return NeedLimit(usable, product, new_forecaster(), f"the {human_mib(usable)} that it has")
     try:
         limit_mib = int(parse_quantity(max_memory) // MIB)
     except ValueError as error:
         raise InvalidInput(f"--max-memory {max_memory!r}: expected {error}") from None
     if limit_mib < 1:
         raise InvalidInput(f"--max-memory {max_memory!r}: expected at least 1Mi")
-    return MemoryLimit(limit_mib, product, new_forecaster(), f"the limit of {human_mib(limit_mib)} (--max-memory)")
-
-
-def _find_product(name: str) -> Product:
-    product = base_product(name)
-    if usable_mib(product) is None:
-        raise InvalidInput(f"--gpu {name!r}: no known GPU has this name: expected one of {', '.join(PRODUCTS)}")
-    return product
+    return NeedLimit(limit_mib, product, new_forecaster(), f"the limit of {human_mib(limit_mib)} (--max-memory)")
 
 
 @dataclass(frozen=True, slots=True)
 class CheckOptions:
     """`skip_undescribed`: files without any annotation of vramcast are in order."""
 
-    limit: MemoryLimit | None = None
+    limit: NeedLimit | None = None
     output: str = "text"
     skip_undescribed: bool = False
 
@@ -174,7 +165,7 @@ def _line(manifest: Manifest, found: FoundTemplate, message: str = "") -> int:
     return find_line(manifest.text, found.document, (*place, named) if named else place)
 
 
-def _fitting(manifest: Manifest, limit: MemoryLimit) -> Iterator[Finding]:
+def _fitting(manifest: Manifest, limit: NeedLimit) -> Iterator[Finding]:
     for found in manifest.found:
         task = found.record.task if found.record else None
         if task is None:
@@ -204,7 +195,7 @@ def _fitting(manifest: Manifest, limit: MemoryLimit) -> Iterator[Finding]:
         )
 
 
-def _verdict(forecast: Forecast, limit: MemoryLimit, over_mib: int, batch: int | None) -> str:
+def _verdict(forecast: Forecast, limit: NeedLimit, over_mib: int, batch: int | None) -> str:
     need = f"needs {human_mib(forecast.need_mib)} on {forecast.product} at risk {forecast.risk:g}"
     if over_mib <= 0:
         return f"{need}, within {limit.said}"
@@ -218,7 +209,7 @@ def _verdict(forecast: Forecast, limit: MemoryLimit, over_mib: int, batch: int |
     ))  # fmt: skip
 
 
-def _largest_batch(task: Task, limit: MemoryLimit) -> int | None:
+def _largest_batch(task: Task, limit: NeedLimit) -> int | None:
     """None if not even 1 fits, or if the batch does not matter."""
     if task.level is Level.GIVEN:
         return None
