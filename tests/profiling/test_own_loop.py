@@ -90,16 +90,16 @@ def test_what_the_pod_does_not_say_is_the_functions_default() -> None:
 
 def test_lengths_come_from_the_options_and_vary() -> None:
     done = profiled("make_tokens", sequence_length=256, settings=run_settings({"batch-size": 4}, []))
-    fresh = record_loop(lambda: loops.make_tokens(6, 384))
-    assert reserved(forecast(done, batch_size="6", sequence_length="384")) == peaks(fresh).reserved_bytes
+    fresh = record_loop(lambda: loops.make_tokens(8, 384))
+    assert reserved(forecast(done, batch_size="8", sequence_length="384")) == peaks(fresh).reserved_bytes
     assert reserved(forecast(done)) == peaks(record_loop(lambda: loops.make_tokens(4, 256))).reserved_bytes
     with pytest.raises(InvalidTask, match="optimizer: 'adamw' is not valid: the profile was recorded with sgd-mom"):
         forecast(done, optimizer="adamw")
 
 
 def test_image_sides_vary() -> None:
-    found = forecast(done_once("make_images"), batch_size="6", input_size="3x96x96")
-    fresh = record_loop(lambda: loops.make_images(6, 96))
+    found = forecast(done_once("make_images"), batch_size="8", input_size="3x96x96")
+    fresh = record_loop(lambda: loops.make_images(8, 96))
     assert reserved(found) == peaks(fresh).reserved_bytes
 
 

@@ -51,7 +51,7 @@ def points_for(spans: Mapping[Variable, Span]) -> list[Point]:
             values[variable] = list(_BATCHES if variable is Variable.BATCH else _RANKS)
         else:
             values[variable] = _spread(span, _LENGTH_STEP if variable is Variable.LENGTH else 1, odd)
-    count = _MULTIPLES + len(odd) if len(values) > 1 else _ONLY_BATCHES
+    count = _ONLY_BATCHES if set(values) == {Variable.BATCH} else _MULTIPLES + len(odd)
     return [{variable: column[at] for variable, column in values.items()} for at in range(count)]
 
 
