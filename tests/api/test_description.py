@@ -18,7 +18,7 @@ from schemathesis.specs.openapi.checks import (
 from tests.api.client import Client
 from tests.controlplane.eventually import PATIENCE_SECONDS
 from tests.fakes import new_fake_service, pod_manifest, shared_pod, sharing_node, whole_node
-from vramcast.api import models
+from vramcast.api import advice_models, models
 from vramcast.api.server import new_app
 from vramcast.settings import load_settings
 
@@ -99,8 +99,8 @@ def test_the_example_pod_is_forecast_and_placed() -> None:
         ("/state", models.StateAnswer, None),
         ("/records?names=true", models.RecordsAnswer, None),
         ("/forecast", models.ForecastAnswer, shared_pod("p")),
-        ("/advise", models.AdviseAnswer, pod_manifest("p", {"model": "timm/resnet50", "batch-size": "2048"})),
-        ("/advise?gpu=T4", models.AdviseAnswer, shared_pod("p", "60Gi")),
+        ("/advise", advice_models.AdviseAnswer, pod_manifest("p", {"model": "timm/resnet50", "batch-size": "2048"})),
+        ("/advise?gpu=T4", advice_models.AdviseAnswer, shared_pod("p", "60Gi")),
         ("/explain", models.ExplainAnswer, shared_pod("p")),
         ("/explain", models.ExplainAnswer, pod_manifest("p", {"batch-size": "many"})),
     ],

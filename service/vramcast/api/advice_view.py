@@ -9,7 +9,7 @@ from fastapi import APIRouter, Query
 
 from vramcast.advice.report import advice_json
 from vramcast.advice.search import GpuAdvice, Room, advise, parse_keep, whole
-from vramcast.api import models
+from vramcast.api import advice_models
 from vramcast.api.inspection import MANIFEST, ManifestOf, described_task, products_of
 from vramcast.api.probes import ServiceOf
 from vramcast.api.routes import ERRORS, InspectionRoute, ReplyResponse
@@ -33,7 +33,7 @@ _MOST_PRODUCTS = 3
     name="advise",
     operation_id="advise",
     summary="What would make the pod fit a GPU, the cheapest change first, with the lines to change",
-    response_model=models.AdviseAnswer,
+    response_model=advice_models.AdviseAnswer,
     openapi_extra=MANIFEST,
 )
 async def show_advice(

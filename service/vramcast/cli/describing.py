@@ -10,7 +10,6 @@ from typing import Annotated
 import typer
 
 from vramcast.cli.options import Artifact, Output, Risk
-from vramcast.task.vocabulary import KEYS
 
 
 def list_annotations(
@@ -115,35 +114,30 @@ def annotate(
     ] = None,
     set_: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help=f"Set an annotation. Repeatable. Keys: {', '.join(KEYS)}."),
+        typer.Option("--set", metavar="KEY=VALUE", help="Set an annotation. Repeatable."),
     ] = None,
     unset: Annotated[list[str] | None, typer.Option(metavar="KEY", help="Remove an annotation. Repeatable.")] = None,
     template: Annotated[
         list[str] | None,
         typer.Option(
             metavar="ROLE",
-            help="The pod template to annotate if there are several: worker, head, or the name of a task or workload. "
-            "Default: those that request GPUs. Repeatable.",
+            help="Of several pod templates: worker, head, ... Default: those that request GPUs. Repeatable.",
         ),
     ] = None,
     scheduler: Annotated[bool, typer.Option("--scheduler", help="Set schedulerName to vramcast-scheduler.")] = False,
     scheduler_name: Annotated[str | None, typer.Option(metavar="NAME", help="Set schedulerName to this.")] = None,
-    move: Annotated[
-        bool, typer.Option("--move", help="Move misplaced annotations, such as those on a Job, to the pod template.")
-    ] = False,
+    move: Annotated[bool, typer.Option("--move", help="Move misplaced annotations to the template.")] = False,
     in_place: Annotated[bool, typer.Option("--in-place", "-i", help="Edit the file.")] = False,
     diff: Annotated[bool, typer.Option("--diff", help="Print a diff.")] = False,
-    check: Annotated[
-        bool, typer.Option("--check", help="Change nothing; exit with 1 if there are mistakes. For CI.")
-    ] = False,
+    check: Annotated[bool, typer.Option("--check", help="Only check; exit with 1 if there are mistakes.")] = False,
     max_memory: Annotated[
-        str | None, typer.Option(metavar="40Gi", help="With --check: the most that a pod may need on each GPU.")
+        str | None, typer.Option(metavar="40Gi", help="With --check: the most a pod may need.")
     ] = None,
     gpu: Annotated[
-        str | None, typer.Option(metavar="PRODUCT", help="With --check: the GPU; without --max-memory, all it has.")
+        str | None, typer.Option(metavar="PRODUCT", help="With --check: may need all that this GPU has.")
     ] = None,
     skip_undescribed: Annotated[
-        bool, typer.Option("--skip-undescribed", help="With --check: skip files without any vramcast.dev/ annotation.")
+        bool, typer.Option("--skip-undescribed", help="With --check: skip files without annotations.")
     ] = False,
     output: Annotated[str, typer.Option("--output", "-o", help="Of --check: text, json or github.")] = "text",
     risk: Risk = 0.05,

@@ -11,15 +11,15 @@ from vramcast.errors import VramcastError
 
 # By the panels of `vramcast --help`, in its order.
 _COMMANDS: dict[str, dict[str, str]] = {
-    "Describe a task and forecast it": {
+    "Describe tasks and forecast them": {
         "forecast": "vramcast.cli.forecasting:forecast",
         "advise": "vramcast.cli.forecasting:advise",
         "annotate": "vramcast.cli.describing:annotate",
         "annotations": "vramcast.cli.describing:list_annotations",
         "catalog": "vramcast.cli.describing:catalog",
         "profile": "vramcast.cli.describing:profile",
+        "recommend": "vramcast.cli.recommending:recommend",
     },
-    "See what GPUs are wasted on": {"recommend": "vramcast.cli.recommending:recommend"},
     "Run": {
         "demo": "vramcast.cli.running:demo",
         "serve": "vramcast.cli.running:serve",
@@ -43,8 +43,6 @@ app = typer.Typer(
 @app.callback()
 def vramcast() -> None:
     """Forecast the GPU memory of training jobs, and schedule them where they fit.
-
-    Does it fit, what would make it fit, and how to tell the scheduler:
 
     [dim]vramcast forecast timm/resnet50 --batch-size 256[/dim]
     [dim]vramcast advise timm/resnet50 --batch-size 256 --gpu T4[/dim]

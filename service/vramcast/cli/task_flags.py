@@ -17,7 +17,6 @@ _BY_NAME = "model"
 # These are in `--help`; the others are named below it, so that it fits a screen.
 _SHOWN = (
     "batch-size", "sequence-length", "input-size", "precision", "optimizer", "gradient-checkpointing", "lora-rank",
-    "quantization",
 )  # fmt: skip
 PANEL = "The task (every annotation is a flag)"
 OTHERS = ", ".join(f"--{name}" for name in KEYS if name not in (*_SHOWN, _BY_NAME))
