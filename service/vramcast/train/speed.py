@@ -329,6 +329,8 @@ def _flops_check(runs: SpeedRuns) -> dict[str, float]:
         ours = (work.total_macs + _published_norms(networks[key].ops)) / 1e9
         apart.append(abs(ours - published) / published)
         within.append(abs(ours - published) <= max(0.01 * published, 0.005))
+    if not apart:
+        return {"networks": 0}
     return {
         "networks": len(apart),
         "median_difference": float(np.median(apart)),
