@@ -17,7 +17,7 @@ from pathlib import Path
 
 PAGE = Path(__file__).parents[1] / "docs/benchmarks/first-answer.md"
 PROGRAM = str(Path(sys.executable).parent / "vramcast")
-ROUNDS = 9
+ROUNDS = 5
 LLAMA = "meta-llama/Llama-3.1-8B --batch-size 4 --sequence-length 4096 --precision bf16 --lora-rank 16"
 COMMANDS = {
     "a recorded model, one GPU": f"forecast {LLAMA} --gradient-checkpointing --gpu L40S",

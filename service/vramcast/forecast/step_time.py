@@ -16,8 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnxruntime
-import structlog
 
 from vramcast.errors import InvalidTask
 from vramcast.forecast import speed_features
@@ -28,6 +26,7 @@ from vramcast.forecast.model import ArtifactUnusable
 from vramcast.forecast.recorded import is_recording
 from vramcast.forecast.roofline import HALF
 from vramcast.forecast.speed_features import SpeedFeatures, describe_speed
+from vramcast.forecast.warnings import warn
 from vramcast.forecast.work import step_flops
 from vramcast.hardware.peaks import PEAKS
 from vramcast.names import Product
@@ -42,8 +41,6 @@ OUTPUTS = ("quantiles", "network_quantiles")
 QUANTILES = (0.05, 0.5, 0.95)
 _CACHE_SIZE = 4096
 _FEW_BITS = frozenset({Precision.FP8, Precision.INT8})
-
-log = structlog.get_logger("vramcast")
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +101,7 @@ class StepTimer:
         self._directory = directory
         self._cache: dict[tuple[Task, Product], StepTime] = {}
         self._lock = threading.Lock()
-        self._loaded: tuple[SpeedArtifact, onnxruntime.InferenceSession] | None = None
+        self._loaded: tuple[SpeedArtifact, Any] | None = None
         self._unusable = ""
 
     def cached(self, task: Task, product: Product) -> StepTime | None:
@@ -149,11 +146,13 @@ class StepTimer:
                     self._loaded = artifact, open_session(artifact.model)
                 except ArtifactUnusable as error:
                     self._unusable = str(error)
-                    log.warning("step times are not forecast", error=self._unusable)
+                    warn("step times are not forecast", error=self._unusable)
             return self._loaded is not None
 
 
-def open_session(model: Path | bytes) -> onnxruntime.InferenceSession:
+def open_session(model: Path | bytes) -> Any:
+    import onnxruntime  # noqa: PLC0415 - a command without a timed run does without
+
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     options.log_severity_level = 3
@@ -208,9 +207,7 @@ def _unfamiliar(artifact: SpeedArtifact, network: Description, task: Task, produ
     return [name for name, given in traits.items() if given]
 
 
-def _interpret(
-    artifact: SpeedArtifact, session: onnxruntime.InferenceSession, described: SpeedFeatures, task: Task, traits: int
-) -> StepTime:
+def _interpret(artifact: SpeedArtifact, session: Any, described: SpeedFeatures, task: Task, traits: int) -> StepTime:
     quantiles = session.run(
         OUTPUTS[:1],
         {"facts": described.facts[None], "tokens": described.tokens[None], "kinds": described.kinds[None]},
