@@ -14,6 +14,7 @@ WORDS = re.compile(r"nvidia|dcgm|cuda|\bamd\b|rocm|\bhip|rocr_", re.IGNORECASE)
 ALLOWED = {
     "hardware/": "the table and the products",
     "admission/": "fields of other systems, and variables that runtimes read",
+    "advice/lines.py": "torch.cuda is PyTorch's name for any GPU",
     "agent/": "NVML is the library of one vendor",
     "api/admit.py": "the table's own constant",
     "cli/describing.py": "an example in a help text",
@@ -26,6 +27,7 @@ ALLOWED = {
     "forecast/": "the CUDA context and PyTorch's allocator, on which the physics were measured",
     "names.py": "an example",
     "outcomes/agent_series.py": "the exporter whose units it has",
+    "placement/remedies.py": "labels and tools of the usual vendor, as advice to people",
     "placement/claimable.py": "an example of what drivers write",
     "profile/": "torch.cuda is PyTorch's name for any GPU; --measure needs nvidia-smi",
     "recommend/": "names of resources in kube-state-metrics, and settings of the exporter",
