@@ -37,7 +37,7 @@ CASES = {
     "examples/hf-trainer.yaml, larger": Case(
         {"model": "hf/bert-base-uncased", "batch-size": "128", "sequence-length": "512", "precision": "amp-bf16"}, "L4"
     ),
-    "nothing fits": Case({**LLAMA, "batch-size": "1", "sequence-length": "8192"}, "T4"),
+    "nothing fits": Case({**LLAMA, "batch-size": "1", "sequence-length": "8192"}, "P4"),
     "a number": Case({"gpu-memory": "65Gi"}, "L40S"),
     "a summary": Case({"parameters": "300M", "activations": "500M", "batch-size": "16"}, "T4"),
     "inference": Case({**LLAMA, "batch-size": "8", "task": "inference"}, "A10"),
