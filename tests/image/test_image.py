@@ -162,11 +162,14 @@ def test_the_service_runs_unprivileged_from_read_only_files(installed: Path, tmp
         health = httpx.get(f"http://127.0.0.1:{port}/healthz", timeout=PATIENCE_SECONDS)
         assert health.status_code == 200
         task = yaml.safe_load((REPOSITORY / "examples/job.yaml").read_text())["spec"]["template"]
-        forecast = httpx.post(
-            f"http://127.0.0.1:{port}/forecast", json={"kind": "Pod", **task}, timeout=PATIENCE_SECONDS
-        )
-        assert forecast.status_code == 200, forecast.text
-        assert forecast.json()["forecasts"][0]["source"] == "model"
+        # From its recorded steps, and in plain fp32 by the network: both need files of the image.
+        for precision, source in (("amp-fp16", "recording"), ("fp32", "model")):
+            task["metadata"]["annotations"]["vramcast.dev/precision"] = precision
+            forecast = httpx.post(
+                f"http://127.0.0.1:{port}/forecast", json={"kind": "Pod", **task}, timeout=PATIENCE_SECONDS
+            )
+            assert forecast.status_code == 200, forecast.text
+            assert forecast.json()["forecasts"][0]["source"] == source
     finally:
         process.terminate()
         for path in (installed, *before):

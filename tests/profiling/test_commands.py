@@ -99,7 +99,10 @@ def test_the_catalog_equals_a_new_trace(name: str) -> None:
     line = catalog.find(f"timm/{name}")
     assert line is not None
     traced = profile_network(lambda: timm.create_model(name), Inputs(shapes=((3, 224, 224),)), f"timm/{name}").profile
-    assert catalog.profile(line, None, None) == traced
+    known = catalog.profile(line, None, None)
+    # What the pass moves is counted by storage, and a token of zeros may or may not share one with its weight.
+    assert known.pop("work") == pytest.approx(traced.pop("work"), rel=1e-4)
+    assert known == traced
 
 
 @pytest.mark.parametrize(

@@ -76,7 +76,7 @@ def _largest_table(report: SweepReport) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("GPU", no_wrap=True)
     table.add_column("usable GiB", justify="right")
-    table.add_column(f"largest {key}", justify="right", style="bold", min_width=len(key))
+    table.add_column(f"largest\n{key}", justify="right", style="bold", min_width=len(key))
     table.add_column("in eights", justify="right")
     table.add_column("median", justify="right")
     table.add_column(f"risk {report.risk:g}", justify="right")

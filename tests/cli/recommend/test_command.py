@@ -6,6 +6,8 @@ import json
 import os
 import signal
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -40,12 +42,23 @@ def test_the_report_is_on_standard_output_and_everything_else_is_not(tmp_path: P
     assert (tmp_path / "vramcast/recommend").is_dir()
 
 
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """A shell starts what runs in its background with SIGINT ignored, and every child would inherit that."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 def test_ctrl_c_keeps_what_was_read_and_says_so(tmp_path: Path) -> None:
     fake = FakePrometheus(PODS)
     with running(fake) as url:
         arguments = ("recommend", "--prometheus", url, "--since", "2d", "-o", "json")
         environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path)}
-        process = subprocess.Popen(command(*arguments), env=environment, stderr=subprocess.PIPE, text=True)
+        with interruptible():
+            process = subprocess.Popen(command(*arguments), env=environment, stderr=subprocess.PIPE, text=True)
 
         def interrupt(_: str) -> None:
             if len(set(fake.windows_asked)) == 4:
