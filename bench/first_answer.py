@@ -25,7 +25,7 @@ COMMANDS = {
     "a model known by its layers, one GPU": "forecast timm/resnet50 --batch-size 64 --gpu T4",
     "a model known by its layers, nine GPUs": "forecast timm/resnet50 --batch-size 64",
     "advice": f"advise {LLAMA} --gradient-checkpointing --gpu L40S",
-    "advice, nothing fits": "advise meta-llama/Llama-3.1-8B --sequence-length 8192 --precision bf16 --gpu T4",
+    "advice, nothing fits": "advise meta-llama/Llama-3.1-8B --sequence-length 8192 --precision bf16 --gpu P4",
     "completion of a name": "",
 }
 COMPLETION = {
