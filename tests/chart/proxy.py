@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import threading
 from pathlib import Path
 
@@ -47,6 +48,8 @@ class HoldingProxy(Proxy):
     async def _ask(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, late: _Late) -> None:
         while data := await reader.read(1 << 16):
             if self._part is not None and self._part in data:
+                # A client sends head and body apart, and may be paused as soon as `held` is set.
+                data += await rest_of_request(data, reader)
                 self.held.set()
                 await self._released.wait()
                 late.answered.clear()
@@ -62,3 +65,14 @@ class HoldingProxy(Proxy):
                 late.answered.set()
             writer.write(data)
             await writer.drain()
+
+
+async def rest_of_request(begin: bytes, reader: asyncio.StreamReader) -> bytes:
+    """What is missing of the request whose begin was read."""
+    rest = b""
+    while b"\r\n\r\n" not in begin + rest and (more := await reader.read(1 << 16)):
+        rest += more
+    head, _, body = (begin + rest).partition(b"\r\n\r\n")
+    length = re.search(rb"content-length: *([0-9]+)", head, re.IGNORECASE)
+    missing = int(length[1]) - len(body) if length else 0
+    return rest + (await reader.readexactly(missing) if missing > 0 else b"")
