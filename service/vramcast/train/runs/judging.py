@@ -13,7 +13,7 @@ import numpy as np
 from vramcast.errors import InvalidTask
 from vramcast.forecast.counters import Counter, CounterForecast
 from vramcast.forecast.forecast import Forecast, Forecaster
-from vramcast.hardware.products import memory_mib, reserve_mib
+from vramcast.forecast.report import usable_mib
 from vramcast.names import Product
 from vramcast.task.quantity import GIB, MIB
 from vramcast.task.task import Task
@@ -138,13 +138,13 @@ def _errors(judged: Sequence[JudgedRun], counter: Counter) -> dict[str, Any]:
 
 def _capped(each: JudgedRun, median_bytes: int) -> int:
     """A run that finished fitted its GPU."""
-    room = room_bytes(each.run.product)
+    room = _room_bytes(each.run.product)
     return median_bytes if room is None else min(median_bytes, room)
 
 
-def room_bytes(product: Product) -> int | None:
-    memory = memory_mib(product)
-    return None if memory is None else (memory - reserve_mib(product)) * MIB
+def _room_bytes(product: Product) -> int | None:
+    usable = usable_mib(product)
+    return None if usable is None else usable * MIB
 
 
 def _censored(judged: Iterable[JudgedRun]) -> dict[str, Any]:
@@ -168,7 +168,7 @@ def _share(judged: Sequence[JudgedRun], *, fits: bool) -> dict[str, float]:
 
 
 def _fits(forecast: Forecast, product: Product) -> bool:
-    room = room_bytes(product)
+    room = _room_bytes(product)
     return room is None or forecast.bound_bytes <= room
 
 
@@ -190,14 +190,14 @@ def _ladder(judged: Sequence[JudgedRun]) -> dict[str, Any]:
 
 def _distance(each: JudgedRun) -> float:
     """In logarithms, how far the GPU's memory lies outside of what the two batches are said to take."""
-    room = room_bytes(each.run.product) or 1
+    room = _room_bytes(each.run.product) or 1
     fits, fails = each.forecasts[DEFAULT_RISK].median_bytes, each.failing[DEFAULT_RISK].median_bytes
     return math.log(fits / room) if fits > room else math.log(fails / room) if fails < room else 0.0
 
 
 def _allowed(each: JudgedRun, risk: float) -> float:
     """The largest batch that the bound allows over the largest that ran, if needs grow in proportion; at most 1."""
-    room = room_bytes(each.run.product) or 1
+    room = _room_bytes(each.run.product) or 1
     forecast = each.forecasts[risk]
     fixed = forecast.context_bytes
     return min(1.0, max(0.0, (room - fixed) / max(1, forecast.bound_bytes - fixed)))
