@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vramcast.forecast.forecast import Utilization
+from vramcast.hardware.utilization import Utilization
 from vramcast.placement.interference import IDLE, Load, load_of, pressure, slowdown, tolerated
 
 _SHARES = st.integers(0, 100).map(lambda percent: percent / 100)
@@ -27,7 +27,7 @@ def test_a_task_of_unknown_utilization_counts_as_assumed() -> None:
 
 
 def test_the_busier_of_cores_and_memory_is_the_work() -> None:
-    load = load_of(Utilization(gpu=1.0, sm_active=0.25, dram_active=0.64), 0.5, 1.3)
+    load = load_of(Utilization(gpu_util=1.0, sm_active=0.25, dram_active=0.64), 0.5, 1.3)
     assert load == Load(1.0, 0.8, 1.3)
 
 

@@ -10,7 +10,8 @@ import pytest
 from tests.placement.builders import A100, T4, GivenForecaster, room, sharing_node, whole_node
 
 from vramcast.errors import InvalidTask
-from vramcast.forecast.forecast import Forecast, Source, Utilization
+from vramcast.forecast.forecast import Forecast, Source
+from vramcast.hardware.utilization import Utilization
 from vramcast.hardware.vendors import WHOLE_GPU
 from vramcast.names import NodeName, PodUid, Product
 from vramcast.placement.changes import NodeGone, NodeSeen, NodesListed, PodGone, PodSeen, PodsListed, UnmanagedSeen
@@ -63,7 +64,7 @@ def test_a_bound_pod_counts_on_the_gpus_in_its_annotations() -> None:
 def test_a_demand_presses_by_its_forecast_and_a_bound_pod_by_what_bind_wrote() -> None:
     class BusyForecaster(GivenForecaster):
         def forecast(self, task: Task, product: Product) -> Forecast:
-            busy = Utilization(gpu=1.0, sm_active=0.64)
+            busy = Utilization(gpu_util=1.0, sm_active=0.64)
             return replace(super().forecast(task, product), utilization=busy)
 
     state = new_state(BusyForecaster())
@@ -71,11 +72,15 @@ def test_a_demand_presses_by_its_forecast_and_a_bound_pod_by_what_bind_wrote() -
     wanted = state.demand(shared_pod("a", 300))
     assert wanted is not None
     assert wanted.loads == {A100: Load(1.0, 0.8)}
-    pod = replace(shared_pod("b", 300, "n1", "0"), run=RunFacts(utilization=0.7))
-    apply(state, [PodSeen(pod)])
-    promise = state.ledger.promise_of(PodUid("b"))
-    assert promise is not None
-    assert promise.load == Load(0.7, 0.7)
+    # Bound before the annotation told more than one counter, and after.
+    for name, written, load in (
+        ("old", Utilization(sm_active=0.7), Load(0.7, 0.7)),
+        ("new", Utilization(gpu_util=1.0, sm_active=0.64, sm_occupancy=0.2), Load(1.0, 0.8)),
+    ):
+        apply(state, [PodSeen(replace(shared_pod(name, 300, "n1", "0"), run=RunFacts(utilization=written)))])
+        promise = state.ledger.promise_of(PodUid(name))
+        assert promise is not None
+        assert promise.load == load
 
 
 def test_pods_may_arrive_before_their_nodes() -> None:

@@ -21,6 +21,7 @@ from vramcast.service import Service
 from vramcast.task.pod import PodRecord
 from vramcast.task.quantity import MIB, ceil_mib, format_mib, human_mib
 from vramcast.task.vocabulary import Level, Written
+from vramcast.task.written_utilization import write_utilization
 
 
 async def bind_pod(service: Service, body: bytes) -> Reply:
@@ -173,8 +174,7 @@ def assignment_annotations(
         adjustment = _applied(forecast, promise)
         if adjustment != UNADJUSTED:
             written[Written.CALIBRATION] = str(adjustment)
-        if forecast.utilization.sm_active is not None:
-            written[Written.FORECAST_UTILIZATION] = f"{forecast.utilization.sm_active:.2f}"
+        written |= write_utilization(forecast.utilization)
     if step.seconds is not None:
         written[Written.FORECAST_STEP_SECONDS] = f"{step.seconds:.4g}"
     return written | _limits(service, pod, promise)

@@ -172,9 +172,11 @@ class ForecastPart(Answer):
 
 
 class UtilizationForecast(Answer):
-    gpu: Share
-    sm_active: Share
-    sm_occupancy: Share
+    """Three counters that DCGM has too; see UtilizationCounter. Null where unknown."""
+
+    gpu_util: Share = Field(description="share of time in which a kernel runs")
+    sm_active: Share = Field(description="share of time in which a multiprocessor has a warp, mean of all")
+    sm_occupancy: Share = Field(description="resident warps over the most that fit, mean of all multiprocessors")
     dram_active: Share
 
 

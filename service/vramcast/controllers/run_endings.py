@@ -222,7 +222,7 @@ def _outcome(ended: EndedRun, task: Task, ending: Ending, forecast: Forecast, to
         peak_bytes=max(peak, bound) if ending is Ending.OOM else peak,
         ending=ending,
         ended_at=ended.ended_at,
-        gpu_utilization_forecast=forecast.utilization.gpu,
+        gpu_utilization_forecast=forecast.utilization.gpu_util,
         gpu_utilization_observed=run.utilization,
         adjustment=run.adjustment,
         truth=truth,

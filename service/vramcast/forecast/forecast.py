@@ -18,6 +18,7 @@ from typing import Protocol
 from vramcast.errors import InvalidTask
 from vramcast.forecast.counters import Counter, CounterForecast
 from vramcast.hardware.products import PRODUCTS
+from vramcast.hardware.utilization import UNKNOWN_UTILIZATION, Utilization
 from vramcast.names import Product
 from vramcast.task.quantity import MIB
 from vramcast.task.task import Task
@@ -41,16 +42,6 @@ class Part:
     name: str
     size_bytes: int
     because: str
-
-
-@dataclass(frozen=True, slots=True)
-class Utilization:
-    """Shares of the GPU's time, 0 to 1; None where unknown."""
-
-    gpu: float | None = None
-    sm_active: float | None = None
-    sm_occupancy: float | None = None
-    dram_active: float | None = None
 
 
 class Basis(StrEnum):
@@ -105,7 +96,7 @@ class Forecast:
     model_version: str
     parts: tuple[Part, ...] = ()
     assumptions: tuple[str, ...] = ()
-    utilization: Utilization = field(default_factory=Utilization)
+    utilization: Utilization = UNKNOWN_UTILIZATION
     family: str = ""  # of the network, as calibration cells name it
     adjustment: Adjustment = UNADJUSTED  # already applied to median and bound
     # What torch's own counters will show, where recorded steps tell them apart.

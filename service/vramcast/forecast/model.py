@@ -30,12 +30,12 @@ from vramcast.forecast.forecast import (
     Part,
     Source,
     Spreads,
-    Utilization,
     bound,
 )
 from vramcast.forecast.forecaster import CachingForecaster, PhysicsForecaster
 from vramcast.forecast.recorded_bounds import Learned, RecordedCalibration
 from vramcast.forecast.warnings import warn
+from vramcast.hardware.utilization import Utilization
 from vramcast.names import Product
 from vramcast.task.task import Task
 
@@ -278,10 +278,10 @@ class ModelSession:
             for index, level in enumerate(self._quantiles)
             if level > 0.5
         }
-        gpu, sm_active, sm_occupancy = (float(value) for value in utilization)
+        gpu_util, sm_active, sm_occupancy = (float(value) for value in utilization)
         return Prediction(
             prior_bytes * math.exp(trust * median),
             prior_bytes * math.exp(trust * float(network[self._median])),
             Spreads(spreads),
-            Utilization(gpu=gpu, sm_active=sm_active, sm_occupancy=sm_occupancy),
+            Utilization(gpu_util=gpu_util, sm_active=sm_active, sm_occupancy=sm_occupancy),
         )

@@ -14,7 +14,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from vramcast.forecast.forecast import Utilization
+from vramcast.hardware.utilization import Utilization
 
 # Fitted on the pairs of jobs that Gavel measured (stanford-futuredata/gavel, MIT) with `python -m bench.interference`.
 SLOWDOWN = 1.42
@@ -49,8 +49,8 @@ def load_of(utilization: Utilization, assumed: float, most_slowdown: float | Non
     """`assumed`: the share of a task whose utilization is not known."""
     known = [share for share in (utilization.sm_active, utilization.dram_active) if share is not None]
     # A kernel waits for the cores or for the memory, whichever is busier.
-    work = max(known, default=utilization.gpu if utilization.gpu is not None else assumed)
-    busy = utilization.gpu if utilization.gpu is not None else work
+    work = max(known, default=utilization.gpu_util if utilization.gpu_util is not None else assumed)
+    busy = utilization.gpu_util if utilization.gpu_util is not None else work
     return Load(busy, pressure(busy, work), math.inf if most_slowdown is None else most_slowdown)
 
 

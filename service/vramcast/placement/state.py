@@ -9,7 +9,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from vramcast.errors import InvalidTask
-from vramcast.forecast.forecast import Forecast, Forecaster, Utilization
+from vramcast.forecast.forecast import Forecast, Forecaster
+from vramcast.hardware.utilization import UNKNOWN_UTILIZATION, Utilization
 from vramcast.hardware.vendors import CLAIMED_GPU
 from vramcast.names import NodeName, PodUid, Product, Resource
 from vramcast.placement import changes
@@ -275,7 +276,7 @@ class ClusterState:
         self, pod: PodRecord, ask: Ask, node: NodeName, need_mib: int | None, indices: tuple[int, ...], made_at: float
     ) -> None:
         # What bind wrote, and no new forecast: after a restart there are many such pods at once.
-        load = self._load(pod.task, Utilization(sm_active=pod.run.utilization if pod.run else None))
+        load = self._load(pod.task, pod.run.utilization if pod.run else UNKNOWN_UTILIZATION)
         self.ledger.promise(
             Promise(pod.uid, pod.key, node, ask.resource, ask.count, need_mib, indices, State.BOUND, made_at, load=load)
         )

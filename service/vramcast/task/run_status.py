@@ -9,12 +9,14 @@ from enum import StrEnum
 
 import msgspec
 
+from vramcast.hardware.utilization import UNKNOWN_UTILIZATION, Utilization
 from vramcast.hardware.vendors import OOM_PHRASES
 from vramcast.task.exit_report import ExitReport, read_report
 from vramcast.task.forms import MAX_GPU_MEMORY_MIB
 from vramcast.task.quantity import ceil_mib, parse_quantity
 from vramcast.task.task import OBSERVED_MEMORY, OUT_OF_MEMORY
 from vramcast.task.vocabulary import Written
+from vramcast.task.written_utilization import read_utilization
 
 _LONGEST_STEP_SECONDS = 1e6
 
@@ -38,7 +40,7 @@ class RunFacts:
     exit_code: int | None = None
     median_mib: int | None = None  # forecast
     model_version: str = ""
-    utilization: float | None = None  # forecast
+    utilization: Utilization = UNKNOWN_UTILIZATION  # forecast
     step_seconds: float | None = None  # forecast
     adjustment: str = ""  # of the forecast by calibration
     observed_mib: int | None = None  # by the job's own annotation
@@ -88,7 +90,7 @@ def read_run(status: PodStatus | None, annotations: Mapping[str, str]) -> RunFac
         exit_code=failed,
         median_mib=_mib(annotations.get(Written.FORECAST_MEMORY)),
         model_version=annotations.get(Written.MODEL_VERSION, ""),
-        utilization=_share(annotations.get(Written.FORECAST_UTILIZATION)),
+        utilization=read_utilization(annotations),
         step_seconds=_seconds(annotations.get(Written.FORECAST_STEP_SECONDS)),
         adjustment=annotations.get(Written.CALIBRATION, ""),
         observed_mib=_mib(annotations.get(OBSERVED_MEMORY)),
@@ -139,11 +141,3 @@ def _seconds(text: str | None) -> float | None:
     except ValueError:
         return None
     return seconds if seconds is not None and 0 < seconds < _LONGEST_STEP_SECONDS else None
-
-
-def _share(text: str | None) -> float | None:
-    try:
-        share = float(text) if text else None
-    except ValueError:
-        return None
-    return share if share is not None and 0 <= share <= 1 else None

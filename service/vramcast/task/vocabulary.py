@@ -315,7 +315,9 @@ class Written(StrEnum):
 
     FORECAST_MEMORY = PREFIX + "forecast-memory"
     RESERVED_MEMORY = PREFIX + "reserved-memory"
-    FORECAST_UTILIZATION = PREFIX + "forecast-utilization"
+    FORECAST_UTILIZATION = PREFIX + "forecast-utilization"  # gpu_util
+    FORECAST_SM_ACTIVE = PREFIX + "forecast-sm-active"
+    FORECAST_SM_OCCUPANCY = PREFIX + "forecast-sm-occupancy"
     FORECAST_STEP_SECONDS = PREFIX + "forecast-step-seconds"
     GPU_INDICES = PREFIX + "gpu-indices"
     MODEL_VERSION = PREFIX + "model-version"

@@ -218,5 +218,5 @@ def _forecast(
     factors = artifact.calibration.factors(cell)
     bounds = tuple(bound(predicted.median_bytes, predicted.spreads, factors, risk, new) for risk in REPORTED_RISKS)
     use = predicted.utilization
-    utilization = (use.gpu or 0.0, use.sm_active or 0.0, use.sm_occupancy or 0.0)
+    utilization = (use.gpu_util or 0.0, use.sm_active or 0.0, use.sm_occupancy or 0.0)
     return features.prior.total_bytes, predicted.median_bytes, predicted.network_median_bytes, bounds, utilization

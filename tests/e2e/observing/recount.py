@@ -67,7 +67,7 @@ class Utilizations:
     def of(self, pod: Json, product: str) -> float | None:
         key = f"{product} {sorted(written(pod).items())}"
         if key not in self._known:
-            self._known[key] = self._world.forecast(pod, product)["utilization"]["gpu"]
+            self._known[key] = self._world.forecast(pod, product)["utilization"]["gpu_util"]
         return self._known[key]
 
 

@@ -1,0 +1,39 @@
+"""What utilization means: three counters of a GPU, each forecast and measured under its own name.
+
+They differ by more than any forecast errs: a small network keeps a kernel on the GPU all the time (`gpu_util` near 1)
+with most multiprocessors idle (`sm_active` near 0.2). So one is never compared with another.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class UtilizationCounter(StrEnum):
+    """A metric label, so the set is closed."""
+
+    GPU_UTIL = "gpu_util"  # share of time in which a kernel runs
+    SM_ACTIVE = "sm_active"  # share of time in which a multiprocessor has a warp, mean of all multiprocessors
+    SM_OCCUPANCY = "sm_occupancy"  # resident warps over the most that fit, mean of all multiprocessors
+
+
+@dataclass(frozen=True, slots=True)
+class Utilization:
+    """Shares, 0 to 1; None where unknown."""
+
+    gpu_util: float | None = None
+    sm_active: float | None = None
+    sm_occupancy: float | None = None
+    dram_active: float | None = None
+
+    def of(self, counter: UtilizationCounter) -> float | None:
+        known: dict[UtilizationCounter, float | None] = {
+            UtilizationCounter.GPU_UTIL: self.gpu_util,
+            UtilizationCounter.SM_ACTIVE: self.sm_active,
+            UtilizationCounter.SM_OCCUPANCY: self.sm_occupancy,
+        }
+        return known[counter]
+
+
+UNKNOWN_UTILIZATION = Utilization()
