@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from tests.forecast.steps import MIB, Model, at_mark, live_bytes, peak_bytes, recorded, stored_bytes
+from vramcast.forecast.accumulation import accumulated
 from vramcast.forecast.rank_view import GATHER, MAIN, Plan, Scheme
 from vramcast.forecast.sharding import shard
 from vramcast.forecast.tape import Moment, Role, Tape
@@ -112,6 +113,14 @@ def test_fsdp_keeps_inputs_of_frozen_units_and_with_checkpointing_their_gradient
 def test_fsdp_ends_a_step_with_a_share_of_the_gradients() -> None:
     rank = shard(recorded(MODEL), plan(Scheme.FSDP))
     assert at_mark(rank, Moment.UPDATE) == 2 * WEIGHTS // 4
+
+
+def test_fsdp_that_accumulates_keeps_whole_gradients_until_the_last_batch() -> None:
+    tape = accumulated(recorded(replace(MODEL, steps=3)), 2)
+    synced = shard(tape, plan(Scheme.FSDP))
+    rank = shard(tape, replace(plan(Scheme.FSDP), unsynced=True))
+    assert peak_bytes(rank) >= peak_bytes(synced) + WEIGHTS // 2
+    assert at_mark(rank, Moment.UPDATE) == at_mark(synced, Moment.UPDATE) == 2 * WEIGHTS // 4
 
 
 def test_fsdp_in_host_memory_leaves_nothing_between_steps() -> None:

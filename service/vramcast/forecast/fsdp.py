@@ -4,6 +4,7 @@
   (embeddings, head) stays gathered until backward ends.
 - Backward gathers the next unit early, except when re-entrant checkpointing hides the outputs from FSDP's hooks.
 - A unit's gradients are concatenated, then reduced and scattered.
+- With gradient accumulation, gradients stay whole until the last batch of an update (`no_sync`, which accelerate uses).
 - Where all weights of a unit are frozen (LoRA), FSDP's hook keeps the unit's input until backward ends. With
   checkpointing that input is a leaf and keeps its gradient too.
 """
@@ -33,6 +34,7 @@ class FsdpView(RankView):
         self._until_backward_ends = held_by_hooks(tape, self._stored[Role.FROZEN], gradients=self.checkpointed)
         self.special[list(self._until_backward_ends)] = True
         self._held: list[int] = []
+        self._batch = 0  # of the update: 1 is the first
 
     def loaded(self) -> None:
         if self._plan.offload:
@@ -79,8 +81,10 @@ class FsdpView(RankView):
     def at(self, mark: Mark) -> None:
         if mark.moment is Moment.UPDATE:
             self._end_backward()
+            self._batch = 0
         super().at(mark)
         if mark.moment is Moment.FORWARD:
+            self._batch += 1
             self._gather(_ROOT)
         elif mark.unit == _ROOT:
             return
@@ -95,7 +99,8 @@ class FsdpView(RankView):
                 self._gather(mark.unit)  # its backward follows
         elif mark.moment is Moment.LEAVE_BACKWARD:
             self._free_gathered(mark.unit)
-            self._reduce(mark.unit)
+            if not self._plan.unsynced or self._batch > 1:
+                self._reduce(mark.unit)
 
     def _gather(self, unit: int) -> None:
         if unit in self._gathered:

@@ -40,6 +40,7 @@ class Plan:
     masters: bool = False  # fp32 copies of 16-bit weights: amp-* under FSDP, always under ZeRO
     offload: bool = False  # ZeRO: optimizer states, masters and gradients in host memory; FSDP: weights too
     bucket_elements: int = 500_000_000  # DeepSpeed's reduce_bucket_size
+    unsynced: bool = False  # FSDP: whole gradients of all batches but the last of an update (`no_sync`)
 
 
 class Sources(NamedTuple):

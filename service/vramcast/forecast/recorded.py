@@ -248,7 +248,9 @@ def _rewritten(tape: Tape, run: _Run, recording: Recording) -> Tape:
     if run.shards:
         masters = run.masters and bool(run.zero_stage) and element_bytes == 2
         offload = run.offload is not Offload.NONE
-        tape = shard(tape, Plan(run.scheme, run.ranks, masters=masters, offload=offload), ahead=True)
+        unsynced = run.accumulation > 1
+        plan = Plan(run.scheme, run.ranks, masters=masters, offload=offload, unsynced=unsynced)
+        tape = shard(tape, plan, ahead=True)
         element_bytes = 4 if masters else element_bytes
     if run.optimizer is not None and run.offload is Offload.NONE:
         sharded = bool(run.zero_stage)
