@@ -9,7 +9,7 @@ from tests.placement.builders import A100, bound, decide, demand, ledger_of, sha
 
 from vramcast.names import NodeName
 from vramcast.placement.board import DEFAULT_RANKING, Ranking
-from vramcast.placement.fit import MAX_SCORE, Terms, points
+from vramcast.placement.fit import MAX_SCORE, Terms, offer_best, points, ranked, terms, worths
 from vramcast.placement.interference import IDLE, Load, slowdown
 from vramcast.placement.ledger import Ledger
 from vramcast.placement.promises import Demand
@@ -113,6 +113,50 @@ def test_without_max_slowdown_the_same_nodes_fit_as_without_loads(
         assert len(set(one.sweep.gpus(column)[:, 0].tolist())) == count
         assert all(room >= need_mib for room in rooms)
         assert one.sweep.spare_mib(column)[0] == rooms[-1] - need_mib
+
+
+_TENANTS = st.lists(st.tuples(st.integers(0, 9), st.integers(0, 1), st.integers(0, 12_000), _LOADS), max_size=20)
+
+
+@given(_TENANTS, st.integers(1, 30_000), st.integers(1, 2), _LOADS, _WEIGHTS, st.sampled_from((0.0, 0.1, 0.5)))
+def test_the_worth_of_a_node_is_what_its_terms_say(
+    tenants: list[tuple[int, int, int, Load]], need_mib: int, count: int, own: Load, weight: float, node_weight: float
+) -> None:
+    """`/explain` shows the terms; filter and prioritize rank by the sweep alone, in whole MiB and units of pressure."""
+    ledger = crowded(tenants, Ranking(weight, 1.2, node_weight))
+    decision = decide(ledger, pressing("a", need_mib, own, count), *ledger.nodes)
+    found = terms(ledger.board, decision.demand, decision.sweep, decision.columns)
+    assert found is not None
+    ranked = worths(ledger.board, decision.demand, decision.sweep, decision.columns)
+    assert (ranked[~decision.fits] == -1).all()
+    np.testing.assert_allclose(ranked[decision.fits], found.worth(ledger.board.ranking)[decision.fits], atol=0.05)
+
+
+@given(_TENANTS, st.integers(1, 30_000), _LOADS, st.integers(1, 9))
+def test_no_node_that_is_not_offered_is_better_than_one_that_is(
+    tenants: list[tuple[int, int, int, Load]], need_mib: int, own: Load, most: int
+) -> None:
+    ledger = crowded(tenants, DEFAULT_RANKING)
+    decision = decide(ledger, pressing("a", need_mib, own), *ledger.nodes)
+    offered = offer_best(ledger.board, decision, most).fits
+    assert offered.sum() == min(most, decision.fits.sum())
+    worth = worths(ledger.board, decision.demand, decision.sweep, decision.columns)
+    assert worth[offered].min(initial=1) >= worth[decision.fits & ~offered].max(initial=0) - 1e-6
+
+
+@given(st.lists(st.one_of(st.integers(0, 50), st.just(np.inf)), min_size=1, max_size=300), st.integers(0, 20))
+def test_the_ranked_value_is_the_one_that_sorting_would_find(values: list[float], position: int) -> None:
+    position = min(position, len(values) - 1)
+    assert ranked(np.array(values, dtype=np.float32), position) == sorted(values)[position]
+
+
+def crowded(tenants: list[tuple[int, int, int, Load]], ranking: Ranking) -> Ledger:
+    ledger = Ledger(ranking=ranking)
+    for number in range(10):
+        ledger.put_node(sharing_node(f"node-{number}", 40_000, 40_000))
+    for number, (node, gpu, taken_mib, load) in enumerate(tenants):
+        ledger.promise(replace(bound(f"tenant-{number}", f"node-{node}", taken_mib, gpu), load=load))
+    return ledger
 
 
 def test_a_whole_gpu_comes_from_the_node_that_has_fewest_left() -> None:

@@ -33,6 +33,7 @@ _INDEX_MASK = MAX_GPUS - 1
 _ABSENT_MIB = -(1 << 25)
 _LOWEST_ROOM_MIB = -(1 << 24)
 _NEGATIVE = np.uint32(1 << 31)
+_NEVER = np.uint32((1 << 32) - 1)  # stays above what fits when a penalty's harmless part is taken off
 _FIRST_CAPACITY = 64
 # Pressures on the board are whole numbers of this fraction, so that a sweep needs no floating point.
 _PRESSURE_UNITS = 64
@@ -56,6 +57,20 @@ class Pressing:
 
 
 @dataclass(frozen=True, slots=True)
+class Penalty:
+    """What the slowdown of the pod and of its neighbours is worth, packed: `raised`, less what is harmless.
+
+    Of one node's GPUs the same part is harmless. So it need not be taken off before the best of them is chosen.
+    """
+
+    raised: Packed  # (gpus, nodes)
+    harmless: Packed  # (nodes,)
+
+    def of(self, gpus: Packed, columns: Ints) -> Packed:
+        return np.asarray(self.raised[gpus, columns] - self.harmless[columns], dtype=np.uint32)
+
+
+@dataclass(frozen=True, slots=True)
 class Sweep:
     """The answer of one table to one demand, for every node. Shapes: (nodes,), `chosen` (count, nodes)."""
 
@@ -63,7 +78,7 @@ class Sweep:
     fits: Bools
     # What would be left on each GPU taken, plus its penalty, packed; meaningless where the demand does not fit.
     chosen: Packed
-    penalty: Packed | None = None  # (gpus, nodes)
+    penalty: Penalty | None = None
     pressure: Floats | None = None  # of the demand
 
     def gpus(self, columns: Ints) -> Ints:
@@ -74,13 +89,13 @@ class Sweep:
         """On the last of the GPUs taken. (columns,)"""
         last = self.chosen[-1][columns]
         if self.penalty is not None:
-            last = last - self.penalty[last & _INDEX_MASK, columns]
+            last = last - self.penalty.of(last & _INDEX_MASK, columns)
         return np.asarray(last >> _INDEX_BITS, dtype=np.int64)
 
-    def spare_shares(self, size_mib: Mibs) -> Floats:
-        """The same with its penalty, for every node, as a share of these sizes. (nodes,)"""
-        sizes = np.maximum(size_mib[: len(self.fits)], 1)
-        return np.asarray(np.divide(self.chosen[-1] >> _INDEX_BITS, sizes, dtype=np.float32))
+    def weighed_mib(self, columns: Ints | None = None) -> Packed:
+        """The same plus its penalty; of every node if no columns are named. (columns,)"""
+        last = self.chosen[-1] if columns is None else self.chosen[-1][columns]
+        return np.asarray(last >> _INDEX_BITS, dtype=np.uint32)
 
 
 class PoolTable:
@@ -101,6 +116,7 @@ class PoolTable:
         self.free_devices = np.zeros(_FIRST_CAPACITY, dtype=np.int64)  # (nodes,)
         self.largest: Mibs = np.full(_FIRST_CAPACITY, _ABSENT_MIB, dtype=np.int32)  # (nodes,) of `size`
         self._worth: Floats = np.zeros(_FIRST_CAPACITY, dtype=np.float32)  # (nodes,) the same, 0 where there is none
+        self.per_mib: Floats = np.zeros(_FIRST_CAPACITY, dtype=np.float32)  # (nodes,) a MiB as a share of the largest
         # (nodes,) what is free of promises and unmanaged memory, in GPUs. Holds do not count: they come and go.
         self.free_gpus: Floats = np.zeros(_FIRST_CAPACITY, dtype=np.float32)
         self.product_ids = np.zeros(_FIRST_CAPACITY, dtype=np.int32)  # (nodes,)
@@ -134,7 +150,7 @@ class PoolTable:
         self.unmanaged_mib -= int(self.unmanaged[:, column].sum())
         self._packed[:, column] = _ABSENT_MIB << _INDEX_BITS
         self.size[:, column] = _ABSENT_MIB
-        self.largest[column], self._worth[column] = _ABSENT_MIB, 0
+        self.largest[column], self._worth[column], self.per_mib[column] = _ABSENT_MIB, 0, 0
         for gpu in range(self.width):
             self.set_tenants(gpu, column, [])
         for array in (self.held, self.unmanaged):
@@ -148,6 +164,7 @@ class PoolTable:
         sizes = [min(size_mib, MAX_MIB) for size_mib in memory_mib]
         self.size[: len(sizes), column] = sizes
         self.largest[column] = self._worth[column] = max(sizes)
+        self.per_mib[column] = 1 / max(*sizes, 1)
 
     def room(self, gpu: int, column: int) -> int:
         """Negative for a GPU that other schedulers have over-filled."""
@@ -214,34 +231,37 @@ class PoolTable:
                 penalty = self._penalty(pressing)
                 # So that what does not fit cannot wrap around. A row, because numpy is slow with one number here.
                 np.minimum(spare, np.full(nodes, _NEGATIVE), out=spare)
-                spare += penalty
+                spare += penalty.raised
             if self.limits or pressing.limited:
-                spare[self._too_slow(pressing)] = _NEGATIVE
+                spare[self._too_slow(pressing)] = _NEVER
         if self.width == 1 or count == 1:
             chosen = spare.min(axis=0)[np.newaxis, :]
         elif count > self.width:
-            chosen = np.full((1, nodes), _NEGATIVE)
+            chosen = np.full((1, nodes), _NEVER)
         else:
             chosen = np.sort(spare, axis=0)[:count]
+        if penalty is not None:
+            chosen -= penalty.harmless
         fits = (chosen[-1] < _NEGATIVE) & self.offered[:nodes]
         fits &= ~self.mixed[:nodes]
         return Sweep(needs_mib, fits, chosen, penalty, pressing.pressure if pressing is not None else None)
 
-    def _penalty(self, pressing: Pressing) -> Packed:
-        """What the slowdown of the pod and of its neighbours is worth. (gpus, nodes), packed"""
+    def _penalty(self, pressing: Pressing) -> Penalty:
         nodes = len(pressing.pressure)
-        unit_mib = self._worth[:nodes] * (
-            pressing.pressure * np.float32(pressing.weight * 2 * SLOWDOWN / _PRESSURE_UNITS)
-        )
-        np.minimum(unit_mib, np.float32(_MOST_PENALTY_MIB // _MOST_UNITS), out=unit_mib)
-        excess = self._crowd[:, :nodes]
-        if pressing.harmless_slowdown > 1:
-            free_units = (pressing.harmless_slowdown - 1) * _PRESSURE_UNITS / SLOWDOWN
-            least = np.float32(free_units / _MOST_UNITS)  # with less pressure than this nothing is worth anything
-            harmless = (np.float32(free_units) / np.maximum(pressing.pressure, least)).astype(np.uint32)
-            excess = np.maximum(excess, harmless)
-            excess -= harmless
-        return np.asarray(excess * (unit_mib.astype(np.uint32) << _INDEX_BITS), dtype=np.uint32)
+        per_unit = self._worth[:nodes] * pressing.pressure
+        per_unit *= np.float32(pressing.weight * 2 * SLOWDOWN / _PRESSURE_UNITS)
+        np.minimum(per_unit, np.float32(_MOST_PENALTY_MIB // _MOST_UNITS), out=per_unit)
+        unit_mib = per_unit.astype(np.uint32)
+        unit_mib <<= _INDEX_BITS
+        if pressing.harmless_slowdown <= 1:
+            return Penalty(self._crowd[:, :nodes] * unit_mib, np.zeros(nodes, dtype=np.uint32))
+        free_units = (pressing.harmless_slowdown - 1) * _PRESSURE_UNITS / SLOWDOWN
+        least = np.float32(free_units / _MOST_UNITS)  # with less pressure than this nothing is worth anything
+        harmless = (np.float32(free_units) / np.maximum(pressing.pressure, least)).astype(np.uint32)
+        raised = np.maximum(self._crowd[:, :nodes], harmless)
+        raised *= unit_mib
+        harmless *= unit_mib
+        return Penalty(raised, harmless)
 
     def _too_slow(self, pressing: Pressing) -> Bools:
         """GPUs where the pod, or one of its neighbours, would be slowed more than it accepts. (gpus, nodes)"""
