@@ -20,7 +20,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from statistics import NormalDist, median
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
@@ -92,6 +92,7 @@ class CellState:
     misses: int = 0
     ooms: int = 0
     shifts: int = 0
+    _scored: Scored | None = field(default=None, repr=False, compare=False)  # of `scores`, since the last run
 
     def correction(self, risk: float, margin: float = 0.0) -> float:
         """Of a bound with this margin, interpolated linearly in log(risk) and constant beyond the table."""
@@ -101,8 +102,14 @@ class CellState:
     @property
     def least_margin(self) -> float:
         """Bounds of runs like these are at least so far apart. It matters where the artifact is far too careful."""
-        least = min([score.margin for score in self.scores], default=0.0)
+        least = float(self.scored.margin.min()) if self.scores else 0.0
         return least if least >= _WIDE else 0.0
+
+    @property
+    def scored(self) -> Scored:
+        """The scores as arrays."""
+        known = self._scored
+        return gather(self.scores) if known is None else known
 
     @property
     def median_correction(self) -> float:
@@ -114,15 +121,15 @@ class CellState:
         self.misses += missed
         self.ooms += died
         self._aim(score, risk, tuning)
-        self.scores.append(score)
-        del self.scores[: -tuning.window]
-        scored = gather(self.scores)
+        scored = self.scored.with_one_more(score).since(-tuning.window)
         finished = np.flatnonzero(~scored.censored)
         if shifted(scored.ratio[finished], tuning):
-            del self.scores[: finished[-tuning.shift_runs]]
-            scored = gather(self.scores)
+            scored = scored.since(int(finished[-tuning.shift_runs]))
             self.shifts += 1
             self.level = 1.0
+        self.scores.append(score)
+        del self.scores[: -len(scored.ratio)]
+        self._scored = scored
         widest = tuning.widest_oom_step if died else tuning.widest_step
         wanted = self._wanted(scored, prior, tuning)
         # A new kind of run comes down fast, and a known one slowly: its last few runs say less than all before them.
@@ -154,8 +161,7 @@ class CellState:
         wanted = []
         for risk in RISKS:
             aimed = risk if risk == MEDIAN_RISK else risk * self.level
-            excess = _without_lone_peak(scored.excess(max(risk, reach)), tuning.widest_step)
-            quantile = upper_quantile(excess, scored.censored, max(aimed, reach))
+            quantile = _quantile(scored, risk=max(risk, reach), aimed=max(aimed, reach), step=tuning.widest_step)
             target = trust * quantile + (1.0 - trust) * prior
             if risk != MEDIAN_RISK and tuning.clear_runs <= count < tuning.trusted and not scored.censored.any():
                 enough = _clearly_enough(scored, risk, tuning)
@@ -164,13 +170,12 @@ class CellState:
         return wanted
 
 
-def _without_lone_peak(excess: Floats, step: float) -> Floats:
-    """The highest value at most a step above the next. (runs,)"""
-    highest = int(excess.argmax())
-    others = np.delete(excess, highest)
-    limited = excess.copy()
-    limited[highest] = min(excess[highest], (others.max() if len(others) else 0.0) + step)
-    return limited
+def _quantile(scored: Scored, *, risk: float, aimed: float, step: float) -> float:
+    """Of the excesses over the bound at `risk`, with the highest one at most a step above the next."""
+    excess = scored.excess(risk)
+    order = np.argsort(excess, kind="stable")
+    excess[order[-1]] = min(excess[order[-1]], (excess[order[-2]] if len(order) > 1 else 0.0) + step)
+    return upper_quantile(excess, scored.censored, aimed, order)
 
 
 def _rising(corrections: Floats, margin: float) -> Floats:
@@ -261,9 +266,8 @@ class Calibrator:
 
     def _prior(self, product: str) -> float:
         """For a family that has not run on this product yet. It can only raise a forecast."""
-        ratios = [s.ratio for cell in self._cells.values() if cell.product == product for s in cell.scores]
-        # numpy's median takes much longer to turn the list into an array.
-        return max(0.0, round(median(ratios), 4)) if len(ratios) >= self._tuning.trusted else 0.0
+        ratios = np.concatenate([cell.scored.ratio for cell in self._cells.values() if cell.product == product])
+        return max(0.0, round(float(np.median(ratios)), 4)) if len(ratios) >= self._tuning.trusted else 0.0
 
 
 def _clip(value: float, limits: tuple[float, float]) -> float:

@@ -52,6 +52,16 @@ class Scored:
         """log(peak / the artifact's bound at `risk`) of each run."""
         return self.ratio - margin_width(risk) * self.margin
 
+    def with_one_more(self, score: Score) -> Scored:
+        return Scored(
+            np.append(self.ratio, score.ratio),
+            np.append(self.margin, score.margin),
+            np.append(self.censored, score.censored),
+        )
+
+    def since(self, first: int) -> Scored:
+        return Scored(self.ratio[first:], self.margin[first:], self.censored[first:])
+
 
 def gather(scores: Sequence[Score]) -> Scored:
     return Scored(
@@ -99,16 +109,19 @@ def margin_width(risk: float) -> float:
     return float(np.interp(math.log(risk), _RISKS, _WIDTHS))
 
 
-def upper_quantile(values: Floats, censored: NDArray[np.bool_], risk: float) -> float:
+def upper_quantile(
+    values: Floats, censored: NDArray[np.bool_], risk: float, ascending: NDArray[np.int64] | None = None
+) -> float:
     """The value that the next run exceeds with a probability of at most `risk`; the largest if there are too few runs.
 
-    The next run is counted as one more run above all others, which keeps the risk for any number of runs.
+    The next run is counted as one more run above all others, which keeps the risk for any number of runs. `ascending`:
+    the order of the values, if it is known.
     """
     if not censored.any():
         # Then the estimate is the share of the runs above.
         last = len(values) - 1
         rank = min(last, max(0, math.ceil((len(values) + 1) * (1.0 - risk - 1e-9)) - 1))
-        return float(np.partition(values, rank)[rank])
+        return float(np.partition(values, rank)[rank] if ascending is None else values[ascending[rank]])
     order = np.lexsort((censored, values))
     at_risk = len(values) + 1.0 - np.arange(len(values))
     survival = np.cumprod(np.where(censored[order], 1.0, 1.0 - 1.0 / at_risk))

@@ -202,24 +202,33 @@ def _why_not_offered(node: NodeGpus, *, wants_shared: bool) -> Reason:
 
 def _indices_on(pool: Pool, promise: Promise) -> Sequence[int]:
     """A pod that another scheduler bound without naming its GPU may sit on any of them, so it counts on all."""
-    return [index for index in promise.gpu_indices if index < pool.count] or range(pool.count)
+    indices = promise.gpu_indices
+    if indices and max(indices) < pool.count:
+        return indices
+    return [index for index in indices if index < pool.count] or range(pool.count)
 
 
 def _recount_shared(
-    table: PoolTable, pool: Pool, column: int, promises: Iterable[Promise], unmanaged: Sequence[int]
+    table: PoolTable, pool: Pool, column: int, promises: Sequence[Promise], unmanaged: Sequence[int]
 ) -> None:
-    promised = [0] * pool.count
-    tenants: list[list[Load]] = [[] for _ in range(pool.count)]
+    free_mib, pressures = list(pool.memory_mib), [0.0] * pool.count
+    foreign = [*unmanaged[: pool.count], *[0] * (pool.count - len(unmanaged))] if unmanaged else [0] * pool.count
+    for index, used_mib in enumerate(unmanaged[: pool.count]):
+        free_mib[index] -= used_mib
     for promise in promises:
+        need_mib, pressure = promise.need_mib or 0, promise.load.pressure
         for index in _indices_on(pool, promise):
-            promised[index] += promise.need_mib or 0
-            tenants[index].append(promise.load)
-    foreign = [*unmanaged[: pool.count], *[0] * (pool.count - len(unmanaged))]
-    free_mib = [size - used - other for size, used, other in zip(pool.memory_mib, promised, foreign, strict=True)]
-    table.free_gpus[column] = sum(
-        max(0, free) / max(size, 1) for free, size in zip(free_mib, pool.memory_mib, strict=True)
-    )
-    table.set_shared(column, free_mib, foreign, tenants)
+            free_mib[index] -= need_mib
+            pressures[index] += pressure
+    free_gpus = 0.0
+    for free, size in zip(free_mib, pool.memory_mib, strict=True):
+        free_gpus += max(0, free) / max(size, 1)
+    table.free_gpus[column] = free_gpus
+    table.set_shared(column, free_mib, foreign, pressures)
+    if table.limits or any([promise.load.most_slowdown < np.inf for promise in promises]):
+        for index in range(pool.count):
+            here = [promise.load for promise in promises if index in _indices_on(pool, promise)]
+            table.set_tenants(index, column, here)
 
 
 def _recount_kubelet(

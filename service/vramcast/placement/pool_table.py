@@ -178,23 +178,24 @@ class PoolTable:
         self._packed[gpu, column] = (min(max(room_mib, _LOWEST_ROOM_MIB), MAX_MIB) << _INDEX_BITS) | gpu
 
     def set_shared(
-        self, column: int, free_mib: Sequence[int], unmanaged_mib: Sequence[int], tenants: Sequence[Sequence[Load]]
+        self, column: int, free_mib: Sequence[int], unmanaged_mib: Sequence[int], pressures: Sequence[float]
     ) -> None:
-        """Every GPU of a node that shares them. `free_mib`: beside promises and unmanaged memory; holds come off it."""
+        """Every GPU of a node that shares them. `free_mib`: beside promises and unmanaged memory; holds come off it.
+
+        Plain numbers, because a node has too few GPUs for arrays to pay.
+        """
         count = len(free_mib)
         if self.unmanaged_mib or any(unmanaged_mib):
             for gpu, used_mib in enumerate(unmanaged_mib):
                 self.set_unmanaged(gpu, column, used_mib)
-        if self.limits or any(load.most_slowdown < np.inf for loads in tenants for load in loads):
-            for gpu, loads in enumerate(tenants):
-                self.set_tenants(gpu, column, loads)
-        else:
-            units = [_units(loads) for loads in tenants]
-            self._crowd_units += sum(units) - int(self._crowd[:count, column].sum())
-            self._crowd[:count, column] = units
-        rooms = np.asarray(free_mib, dtype=np.int64) - self.held[:count, column]
-        np.clip(rooms, _LOWEST_ROOM_MIB, MAX_MIB, out=rooms)
-        self._packed[:count, column] = (rooms << _INDEX_BITS) | np.arange(count)
+        units = [_units(pressure) if pressure else 0 for pressure in pressures]
+        self._crowd_units += sum(units) - sum(self._crowd[:count, column].tolist())
+        self._crowd[:count, column] = units
+        held_mib = self.held[:count, column].tolist() if self.held_mib else [0] * count
+        self._packed[:count, column] = [
+            (min(max(free - held, _LOWEST_ROOM_MIB), MAX_MIB) << _INDEX_BITS) | gpu
+            for gpu, (free, held) in enumerate(zip(free_mib, held_mib, strict=True))
+        ]
 
     def add_hold(self, gpus: Ints, columns: Ints, needs_mib: Mibs) -> None:
         """Each (gpu, column) pair at most once. A negative need removes a hold."""
@@ -210,7 +211,7 @@ class PoolTable:
     def set_tenants(self, gpu: int, column: int, tenants: Sequence[Load]) -> None:
         if not tenants and not self._crowd[gpu, column] and self._tolerated[gpu, column] == np.inf:
             return
-        units = _units(tenants)
+        units = _units(sum([load.pressure for load in tenants]))
         limit = tolerated(tenants)
         self._crowd_units += units - int(self._crowd[gpu, column])
         self.limits += bool(limit < np.inf) - bool(self._tolerated[gpu, column] < np.inf)
@@ -296,8 +297,8 @@ class PoolTable:
         return _enough(self.size[:, : len(needs_mib)] >= needs_mib, count)
 
 
-def _units(tenants: Sequence[Load]) -> int:
-    return min(round(_PRESSURE_UNITS * sum([load.pressure for load in tenants])), _MOST_UNITS) if tenants else 0
+def _units(pressure: float) -> int:
+    return min(round(_PRESSURE_UNITS * pressure), _MOST_UNITS)
 
 
 def _enough(fitting: Bools, count: int) -> Bools:
