@@ -16,7 +16,6 @@ import numpy as np
 from vramcast.hardware.vendors import SHARED_GPU
 from vramcast.names import NodeName, Product, Resource
 from vramcast.placement.gpus import NodeGpus, Pool
-from vramcast.placement.interference import Load
 from vramcast.placement.name_index import Ints, NameIndex, Records, Text
 from vramcast.placement.pool_table import MAX_MIB, Bools, PoolTable
 from vramcast.placement.promises import Promise
@@ -225,7 +224,7 @@ def _recount_shared(
         free_gpus += max(0, free) / max(size, 1)
     table.free_gpus[column] = free_gpus
     table.set_shared(column, free_mib, foreign, pressures)
-    if table.limits or any([promise.load.most_slowdown < np.inf for promise in promises]):
+    if table.limits or any(promise.load.most_slowdown < np.inf for promise in promises):
         for index in range(pool.count):
             here = [promise.load for promise in promises if index in _indices_on(pool, promise)]
             table.set_tenants(index, column, here)
