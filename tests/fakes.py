@@ -10,7 +10,7 @@ from typing import Any
 
 from vramcast.app import App, build
 from vramcast.cluster.seam import BindingWrite, BindResult, Fate, PodEvent, Sink, Stats, SyncHealth
-from vramcast.forecast.forecaster import PhysicsForecaster
+from vramcast.forecast.forecaster import CachingForecaster, PhysicsForecaster
 from vramcast.names import NodeName, PodUid
 from vramcast.placement.changes import Change, NodeSeen, NodesListed, PodsListed
 from vramcast.placement.gpus import SHARING_LABEL, NodeGpus, read_node
@@ -123,6 +123,7 @@ def new_fake_app(
     wall: Callable[[], float] | None = None,
     synced: bool = True,
     settings: Settings | None = None,
+    base: CachingForecaster | None = None,
 ) -> App:
     """The whole app, wired as in production, on a fake cluster. Blocking calls run inline."""
     settings = settings or load_settings({}, {})
@@ -132,7 +133,7 @@ def new_fake_app(
         return call(*arguments)
 
     clock = clock or FakeClock()
-    base = PhysicsForecaster(settings.default_oom_risk)
+    base = base or PhysicsForecaster(settings.default_oom_risk)
     app = build(settings, cluster or FakeCluster(), Workers.all(offload), base=base, clock=clock, wall=wall or clock)
     asyncio.run(app.learned_state.load())
     changes: list[Change] = [NodeSeen(node) for node in nodes]

@@ -23,6 +23,7 @@ from vramcast.controllers.candidate import Candidate
 from vramcast.errors import NotLeading
 from vramcast.forecast.forecast import Source
 from vramcast.forecast.forecaster import PhysicsForecaster
+from vramcast.hardware.utilization import Utilization
 from vramcast.names import NodeName, PodUid, Product
 from vramcast.outcomes.calibration import MAX_CELLS
 from vramcast.outcomes.outcome import Outcome, Truth
@@ -80,7 +81,8 @@ CONTRACT = {
     ("vramcast_truth_agreement_ratio", "histogram", ("truth", "other_truth")),
     ("vramcast_forecast_error_ratio", "histogram", ("family", "level", "product", "truth")),
     ("vramcast_over_reservation_ratio", "histogram", ("family", "level", "product", "truth")),
-    ("vramcast_utilization_error_ratio", "histogram", ("family", "level", "product", "truth")),
+    ("vramcast_utilization_error_ratio", "histogram", ("family", "level", "product", "truth", "counter")),
+    ("vramcast_utilization_scraped", "gauge", ("counter",)),
     ("vramcast_step_time_error_ratio", "histogram", ("family", "level", "product", "truth")),
     ("vramcast_forecast_bias_ratio", "gauge", ("family", "level", "product", "truth")),
     ("vramcast_coverage_ratio", "gauge", ("family", "level", "product", "truth")),
@@ -158,6 +160,7 @@ CLOSED = {
     },
     "level": {*Level, "other"},
     "ending": {"succeeded", "failed", "oom", "stopped"},
+    "counter": {"gpu_util", "sm_active", "sm_occupancy"},
     "why": {"too_short", "no_telemetry", "partly_seen", "unused", "unclear", "unknown_end"},
     "phase": {"running", "ended"},
     "result": {"ok", "failed", "saved", "conflict"},
@@ -171,8 +174,8 @@ CLOSED = {
     },
 }  # fmt: skip
 ALWAYS_SEEN = (
-    "verb", "cause", "fate", "state", "kind", "ending", "why", "phase", "result", "fault", "risk", "mode", "role",
-    "standing",
+    "verb", "cause", "counter", "fate", "state", "kind", "ending", "why", "phase", "result", "fault", "risk", "mode",
+    "role", "standing",
 )  # fmt: skip
 # As many values as the cluster has GPU products (product), and one (version).
 OPEN = {"product", "version"}
@@ -281,7 +284,8 @@ def learn_from_every_ending(app: App) -> None:
 def outcome(ending: Ending, family: str = "cnn", product: str = "NVIDIA-L40S") -> Outcome:
     return Outcome(
         PodUid(f"{ending}-{family}-{product}"), "ns/p", "", "f", family, Level.SUMMARY, Product(product), "m", 0.05,
-        10 << 30, 12 << 30, 11 << 30, ending, 0.0, 0.5, 0.4, peaks_bytes=dict.fromkeys(Truth, 11 << 30),
+        10 << 30, 12 << 30, 11 << 30, ending, 0.0, Utilization(0.5), Utilization(0.4),
+        peaks_bytes=dict.fromkeys(Truth, 11 << 30),
     )  # fmt: skip
 
 

@@ -85,6 +85,8 @@ DEFAULTS = {
     "telemetry_memory_metric": "DCGM_FI_DEV_FB_USED",
     "telemetry_memory_unit": "MiB",
     "telemetry_utilization_metric": "DCGM_FI_DEV_GPU_UTIL",
+    "telemetry_sm_active_metric": "DCGM_FI_PROF_SM_ACTIVE",
+    "telemetry_sm_occupancy_metric": "DCGM_FI_PROF_SM_OCCUPANCY",
     "telemetry_node_labels": "Hostname,hostname,node,exported_node,kubernetes_node",
     "telemetry_pod_labels": "exported_pod,pod",
     "telemetry_namespace_labels": "exported_namespace,namespace",
@@ -285,6 +287,14 @@ def test_a_missing_file_is_named() -> None:
 def test_telemetry_has_one_source() -> None:
     reported = mistakes({"prometheus_url": "http://p:9090", "exporter_urls": "http://d:9400"})
     assert reported == ["prometheus_url and exporter_urls are two sources of the same samples: set only one"]
+
+
+def test_a_counter_of_utilization_is_not_set_as_another() -> None:
+    (mistake,) = mistakes({"telemetry_utilization_metric": "DCGM_FI_PROF_SM_ACTIVE"})
+    assert mistake.startswith("telemetry_utilization_metric: DCGM_FI_PROF_SM_ACTIVE is sm_active")
+    assert mistake.endswith("would be compared with the forecast of gpu_util: set telemetry_sm_active_metric instead")
+    assert load_settings({"telemetry_utilization_metric": "DCGM_FI_PROF_GR_ENGINE_ACTIVE"}, {})
+    assert load_settings({"telemetry_utilization_metric": "gpu_gfx_activity", "telemetry_sm_active_metric": ""}, {})
 
 
 @pytest.mark.parametrize(

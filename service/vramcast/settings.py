@@ -15,8 +15,10 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, FilePath, ValidationError, ValidationInfo, field_validator
 
 from vramcast.errors import InvalidInput
+from vramcast.hardware.utilization import UtilizationCounter
 from vramcast.hardware.vendors import VENDORS
 from vramcast.outcomes.readings import LabelNames, PodValues, Unit
+from vramcast.setting_rules import COUNTER_SETTINGS, contradictions
 
 _NAMES = LabelNames()
 _EXPORTER = VENDORS[0].exporter
@@ -248,7 +250,11 @@ class Settings(BaseModel):
     telemetry_memory_unit: Unit = Unit.MIB
     """unit of that metric: MiB or bytes"""
     telemetry_utilization_metric: str = Field(_EXPORTER.utilization, pattern=r"^([a-zA-Z_:][\w:]*)?$")
-    """metric of GPU utilization; empty: not measured"""
+    """metric of `gpu_util`, the share of time in which a kernel runs; empty: not measured"""
+    telemetry_sm_active_metric: str = Field(_EXPORTER.sm_active, pattern=r"^([a-zA-Z_:][\w:]*)?$")
+    """metric of `sm_active`, the share of time in which a multiprocessor has work; empty: not measured"""
+    telemetry_sm_occupancy_metric: str = Field(_EXPORTER.sm_occupancy, pattern=r"^([a-zA-Z_:][\w:]*)?$")
+    """metric of `sm_occupancy`, resident warps over the most that fit; empty: not measured"""
     telemetry_node_labels: str = Field(",".join(_NAMES.node), pattern=_LIST)
     """labels that may name the node; the first present one counts"""
     telemetry_pod_labels: str = Field(",".join(_NAMES.pod), pattern=_LIST)
@@ -285,6 +291,10 @@ class Settings(BaseModel):
         return {System(name): int(unit or 0) for name, _, unit in words}
 
     @property
+    def utilization_metrics(self) -> dict[UtilizationCounter, str]:
+        return {counter: getattr(self, setting) for counter, setting in COUNTER_SETTINGS.items()}
+
+    @property
     def oom_codes(self) -> frozenset[int]:
         return frozenset(int(code) for code in self.oom_exit_codes.split(",") if code)
 
@@ -318,7 +328,7 @@ def load_settings(flags: dict[str, Any], environ: dict[str, str] | None = None) 
         **{name: "--" + name.replace("_", "-") for name in flags},
     }
     values = {**from_file, **from_environment, **flags}
-    mistakes = [*_tls_mistakes(values), *_webhook_mistakes(values), *_telemetry_mistakes(values)]
+    mistakes = contradictions(values)
     try:
         settings = Settings.model_validate(values)
     except ValidationError as error:
@@ -348,29 +358,6 @@ def _read_environment(environment: dict[str, str]) -> dict[str, str]:
         for name, variable in variables.items()
         if variable in environment and not (name.endswith("port") and _is_service_link(variable, environment[variable]))
     }
-
-
-def _tls_mistakes(values: dict[str, Any]) -> list[str]:
-    """Not a model validator, because pydantic runs those only if every single setting is valid."""
-    cert, key, client_ca = (values.get(f"tls_{name}_file") for name in ("cert", "key", "client_ca"))
-    if (cert is None) != (key is None):
-        return ["tls_cert_file and tls_key_file go together: set both or neither"]
-    if client_ca is not None and cert is None:
-        return ["tls_client_ca_file needs tls_cert_file and tls_key_file"]
-    return []
-
-
-def _webhook_mistakes(values: dict[str, Any]) -> list[str]:
-    given = [values.get(f"webhook_{name}") is not None for name in ("port", "cert_file", "key_file")]
-    if any(given) and not all(given):
-        return ["webhook_port, webhook_cert_file and webhook_key_file go together: set all or none"]
-    return []
-
-
-def _telemetry_mistakes(values: dict[str, Any]) -> list[str]:
-    if values.get("prometheus_url") and values.get("exporter_urls"):
-        return ["prometheus_url and exporter_urls are two sources of the same samples: set only one"]
-    return []
 
 
 def unknown_variables(environment: dict[str, str]) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import csv
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,9 @@ from vramcast.cli.records import COLUMNS, Credentials, RecordsUnavailable, fetch
 from vramcast.errors import InvalidInput
 from vramcast.forecast.description import encode_profile
 from vramcast.forecast.storage import encode
+from vramcast.hardware.utilization import UtilizationCounter
 from vramcast.task.vocabulary import Architecture, Level, Optimizer
-from vramcast.train.records import RecordOutcome, read_records
+from vramcast.train.records import TARGETS, RecordOutcome, read_records
 
 PROFILED = {"share": "true", "profile": encode_profile(traced_cnn()), "batch-size": "16", "optimizer": "sgd"}
 
@@ -57,11 +59,22 @@ def test_an_export_is_read_as_training_records(world: World, tmp_path: Path) -> 
     )
     assert (summary.network, summary.task.level) == (None, Level.SUMMARY)
     assert (summary.task.parameters, summary.task.batch_size) == (25_600_000, 64)
-    assert summary.utilization[0] == pytest.approx(0.5)
+    assert summary.utilization == pytest.approx((0.5, math.nan, math.nan), nan_ok=True)
     assert profiled.network is not None
     assert profiled.network.parameters == traced_cnn()["parameters"]
     assert (profiled.task.batch_size, profiled.task.optimizer) == (16, Optimizer.SGD)
     assert (profiled.family, profiled.task.parameters) == (Architecture.CNN, traced_cnn()["parameters"])
+
+
+def test_every_counter_that_was_scraped_is_a_target_of_training(tmp_path: Path) -> None:
+    world = World()
+    world.telemetry.profiled = {UtilizationCounter.SM_ACTIVE: 0.41, UtilizationCounter.SM_OCCUPANCY: 0.2}
+    run_pod(world, "summary", SUMMARY, 3_000.0)
+    write_records(records_of(world), tmp_path)
+    (record,) = read_records(tmp_path)
+    assert dict(zip(TARGETS, record.utilization, strict=True)) == pytest.approx(
+        {"gpu_util": 0.5, "sm_active": 0.41, "sm_occupancy": 0.2}
+    )
 
 
 def test_runs_of_recordings_are_left_out_and_counted(world: World, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from tests.cli.kinds import KINDS
+from tests.controllers.busy import BusyForecaster
 from tests.forecast.networks import traced_cnn
 from vramcast.cli.annotate import AnnotateOptions, parse_settings, run_annotate
 from vramcast.cli.described import read_tasks
@@ -217,3 +218,13 @@ def test_a_mark_at_the_right_edge_has_its_text_on_the_left() -> None:
     plot = TerminalPlot(20, 5, (0, 10), (0, 10))
     plot.mark(10, 5, "99", "")
     assert any("99 ●" in row or "99●" in row for row in rows(plot))
+
+
+def test_the_table_names_each_counter_of_utilization_and_says_nothing_where_none_is_known(
+    file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    describe(file, KINDS["Pod"][0])
+    assert "utilization" not in forecast(capsys, file)
+    run_forecast(read_tasks(None, [file], {}, PHYSICS), ("Tesla-T4",), "table", BusyForecaster(0.05))
+    told = "utilization of a Tesla-T4 of its own: gpu_util 93%, sm_active 64%, sm_occupancy 31%"
+    assert told in capsys.readouterr().out

@@ -14,6 +14,8 @@ from vramcast.cluster.exporters import ExporterTelemetry, read_exposition
 from vramcast.cluster.prometheus import PrometheusApi, PrometheusTelemetry, SeriesNames
 from vramcast.cluster.sources import choose_telemetry
 from vramcast.cluster.telemetry import HttpReader, TelemetryUnavailable
+from vramcast.hardware.utilization import UtilizationCounter
+from vramcast.hardware.vendors import NVIDIA
 from vramcast.names import NodeName
 from vramcast.outcomes import agent_series
 from vramcast.outcomes.readings import Device, Interpreter, Reading, Series
@@ -21,7 +23,10 @@ from vramcast.settings import load_settings
 
 NOW = 1_700_000_000.0
 LABELS = {"Hostname": "a", "gpu": "0"}
-METRICS = SeriesNames("FB_USED", "GPU_UTIL", 'cluster="x"')
+GPU_UTIL, SM_ACTIVE = UtilizationCounter.GPU_UTIL, UtilizationCounter.SM_ACTIVE
+METRICS = SeriesNames(
+    "FB_USED", {GPU_UTIL: "GPU_UTIL", SM_ACTIVE: "PROF_SM", UtilizationCounter.SM_OCCUPANCY: ""}, 'cluster="x"'
+)
 
 # As dcgm-exporter 4.x writes it.
 EXPOSITION = """
@@ -34,6 +39,7 @@ DCGM_FI_DEV_FB_USED{gpu="2",Hostname="a"} what
 DCGM_FI_DEV_FB_USED{gpu="3",Hostname="a"
 DCGM_FI_DEV_FB_USED_PERCENT{gpu="0",Hostname="a"} 0.25
 DCGM_FI_DEV_GPU_UTIL{gpu="0",UUID="GPU-7f1e",Hostname="a",pod="train",namespace="ml"} 87 1700000000000
+DCGM_FI_PROF_SM_ACTIVE{gpu="0",UUID="GPU-7f1e",Hostname="a",pod="train",namespace="ml"} 0.412
 """
 
 
@@ -52,7 +58,7 @@ def test_a_poll_queries_every_sample_since_the_last_one_with_its_own_time() -> N
         asked.append({"path": path, **query})
         if "agent" in query["query"]:
             return 200, answer([])
-        value = "50" if "UTIL" in query["query"] else "1024"
+        value = "50" if "UTIL" in query["query"] else "0.25" if "PROF" in query["query"] else "1024"
         return 200, answer([{"metric": LABELS, "values": [[NOW - 20, value], [NOW - 5, value]]}])
 
     with serving(prometheus) as url:
@@ -60,10 +66,12 @@ def test_a_poll_queries_every_sample_since_the_last_one_with_its_own_time() -> N
     assert asked == [
         {"path": "/api/v1/query", "query": 'FB_USED{cluster="x"}[45s]'},
         {"path": "/api/v1/query", "query": 'GPU_UTIL{cluster="x"}[45s]'},
+        {"path": "/api/v1/query", "query": 'PROF_SM{cluster="x"}[45s]'},
         {"path": "/api/v1/query", "query": 'vramcast_agent_memory_used_mib{cluster="x"}[45s]'},
     ]
     assert [(reading.at, reading.value) for reading in frame.memory] == [(NOW - 20, 1024.0), (NOW - 5, 1024.0)]
-    assert [reading.value for reading in frame.utilization] == [0.5, 0.5]
+    assert [reading.value for reading in frame.utilization[GPU_UTIL]] == [0.5, 0.5]
+    assert [reading.value for reading in frame.utilization[SM_ACTIVE]] == [0.25, 0.25]
 
 
 def test_history_is_read_as_the_peaks_of_steps() -> None:
@@ -83,7 +91,13 @@ def test_history_is_read_as_the_peaks_of_steps() -> None:
 
 @pytest.mark.parametrize("asked", ["poll", "history"])
 def test_the_agents_series_are_read_too(asked: str) -> None:
-    values = {"FB_USED": "900", "GPU_UTIL": "50", agent_series.MEMORY: "400", agent_series.UTILIZATION: "20"}
+    values = {
+        "FB_USED": "900",
+        "GPU_UTIL": "50",
+        "PROF_SM": "0.1",
+        agent_series.MEMORY: "400",
+        agent_series.UTILIZATION: "20",
+    }
     labels = {**LABELS, "pod_uid": "uid-1", "told_apart": "yes", "pod": "vramcast-agent-x", "namespace": "gpus"}
 
     def prometheus(_: str, query: dict[str, str], __: dict[str, str]) -> tuple[int, bytes]:
@@ -98,13 +112,14 @@ def test_the_agents_series_are_read_too(asked: str) -> None:
         Reading(NodeName("a"), Device(0), "", NOW, 900.0),
         Reading(NodeName("a"), Device(0), "uid-1", NOW, 400.0, told_apart=True),
     ]
-    assert [(reading.pod, reading.value) for reading in frame.utilization] == [("", 0.5), ("uid-1", 0.2)]
+    assert [(reading.pod, reading.value) for reading in frame.utilization[GPU_UTIL]] == [("", 0.5), ("uid-1", 0.2)]
+    assert [(reading.pod, reading.value) for reading in frame.utilization[SM_ACTIVE]] == [("", 0.1)]
 
 
 def test_without_utilization_memory_is_still_read() -> None:
     def prometheus(_: str, query: dict[str, str], __: dict[str, str]) -> tuple[int, bytes]:
         bad = b'{"status":"error","errorType":"bad_data","error":"no such thing"}'
-        broken = "UTIL" in query["query"] or "agent" in query["query"]
+        broken = any(word in query["query"] for word in ("UTIL", "PROF", "agent"))
         return (400, bad) if broken else (200, answer([{"metric": LABELS, "values": [[NOW, "7"]]}]))
 
     with serving(prometheus) as url:
@@ -147,7 +162,7 @@ def test_values_that_are_no_numbers_do_not_stop_the_others() -> None:
     with serving(lambda _path, query, _headers: (200, answer([] if "agent" in query["query"] else result))) as url:
         frame = telemetry(url).poll(NOW - 30, NOW)
     assert [reading.value for reading in frame.memory] == [7.0]
-    assert frame.faults["not_a_number"] == 3 + 3  # in both metrics
+    assert frame.faults["not_a_number"] == 3 + 3 + 3  # in every metric
 
 
 def test_the_token_is_read_again_for_every_request(tmp_path: Path) -> None:
@@ -172,9 +187,8 @@ def test_the_token_is_read_again_for_every_request(tmp_path: Path) -> None:
 
 
 def dcgm(*urls: str, hosts: tuple[str, ...] = ("127.0.0.1",)) -> ExporterTelemetry:
-    return ExporterTelemetry(
-        HttpReader(5.0), urls, "DCGM_FI_DEV_FB_USED", "DCGM_FI_DEV_GPU_UTIL", Interpreter(), lambda _host: hosts
-    )
+    counters = NVIDIA.exporter.counters
+    return ExporterTelemetry(HttpReader(5.0), urls, "DCGM_FI_DEV_FB_USED", counters, Interpreter(), lambda _host: hosts)
 
 
 def test_an_exporters_own_format_is_read_and_malformed_lines_are_skipped() -> None:
@@ -184,7 +198,8 @@ def test_an_exporters_own_format_is_read_and_malformed_lines_are_skipped() -> No
         (Device(0), "ml/train", 10240.0), (Device(1), "", 0.0),
     ]  # fmt: skip
     assert frame.faults == {"not_a_number": 1}
-    assert [reading.value for reading in frame.utilization] == [0.87]
+    shares = {counter: [reading.value for reading in found] for counter, found in frame.utilization.items()}
+    assert shares == {GPU_UTIL: [0.87], SM_ACTIVE: [0.412], UtilizationCounter.SM_OCCUPANCY: []}
     assert frame.newest_at == NOW
 
 

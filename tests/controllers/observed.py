@@ -20,6 +20,8 @@ from tests.fakes import (
 
 from vramcast.cluster.telemetry import TelemetryUnavailable
 from vramcast.controllers.telemetry import poll
+from vramcast.forecast.forecaster import CachingForecaster
+from vramcast.hardware.utilization import UtilizationCounter
 from vramcast.names import NodeName, PodUid
 from vramcast.outcomes.outcome import Outcome
 from vramcast.outcomes.readings import Frame, Interpreter, Series
@@ -49,6 +51,7 @@ class FakeTelemetry:
     used_mib: dict[int, float] = field(default_factory=dict)
     down: bool = False
     busy_percent: float = 50.0
+    profiled: dict[UtilizationCounter, float] = field(default_factory=dict)  # counters that have to be switched on
     skew_seconds: float = 0.0
     past: list[tuple[float, int, float]] = field(default_factory=list)
     agent_mib: dict[PodUid, float] | None = None
@@ -78,7 +81,10 @@ class FakeTelemetry:
         busy = [Series(one.labels, tuple((at, self.busy_percent) for at, _ in one.samples)) for one in memory]
         whole = {"Hostname": "a", "gpu": "0", "told_apart": "yes"}
         agent = [Series({**whole, "pod_uid": uid}, ((at, mib),)) for at, uid, mib in self.agent_past if at >= since]
-        return Interpreter().read(memory, busy, now, agent)
+        counted = {UtilizationCounter.GPU_UTIL: busy}
+        for counter, share in self.profiled.items():
+            counted[counter] = [Series(one.labels, tuple((at, share) for at, _ in one.samples)) for one in memory]
+        return Interpreter().read(memory, counted, now, agent)
 
 
 class FinishedCluster(FakeCluster):
@@ -89,7 +95,9 @@ class FinishedCluster(FakeCluster):
 
 
 class World:
-    """A service on one node with two GPUs, and its clock."""
+    """A service on one node with two GPUs, and its clock. `base`: its forecaster, if physics alone will not do."""
+
+    base: CachingForecaster | None = None
 
     def __init__(self, cluster: FakeCluster | None = None, clock: FakeClock | None = None, **settings: Any) -> None:
         self.clock = clock or FakeClock()
@@ -101,7 +109,9 @@ class World:
     def start(self, **settings: Any) -> None:
         """Start a new process. It has no state of the previous one."""
         loaded = load_settings({**SETTINGS, **settings}, {})
-        service = new_fake_service([sharing_node("a", 2)], cluster=self.cluster, clock=self.clock, settings=loaded)
+        service = new_fake_service(
+            [sharing_node("a", 2)], cluster=self.cluster, clock=self.clock, settings=loaded, base=self.base
+        )
         service.tracker.telemetry.configured = True
         self.recorded: list[Outcome] = []
         self.use(replace(service, learn=lambda outcome, _task: self.recorded.append(outcome)))

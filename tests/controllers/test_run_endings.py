@@ -11,6 +11,7 @@ from tests.fakes import (
     exit_report,
 )
 
+from vramcast.hardware.utilization import Utilization
 from vramcast.task.quantity import MIB
 from vramcast.task.run_status import Ending
 
@@ -30,7 +31,7 @@ def test_a_run_becomes_an_outcome_with_its_promise_and_its_measured_peak(world: 
     assert (outcome.peak_bytes, outcome.bound_bytes) == (3_500 * MIB, need_mib * MIB)
     assert outcome.median_bytes < outcome.bound_bytes
     assert outcome.risk == 0.05
-    assert outcome.gpu_utilization_observed == pytest.approx(0.5)
+    assert outcome.utilization_observed == Utilization(gpu_util=0.5)
     assert world.metric("vramcast_promises_kept_total") == 1
     assert world.metric("vramcast_coverage_ratio", family="cnn") == 1
     assert world.metric("vramcast_forecast_error_ratio_sum") == pytest.approx(outcome.peak_bytes / outcome.median_bytes)

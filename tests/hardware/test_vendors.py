@@ -11,6 +11,7 @@ from tests.cluster.telemetry_server import serving
 from vramcast.cluster.exporters import ExporterTelemetry
 from vramcast.cluster.sources import choose_telemetry
 from vramcast.hardware.products import calibration_note, memory_mib, reserve_mib
+from vramcast.hardware.utilization import UtilizationCounter
 from vramcast.hardware.vendors import AMD, NVIDIA, SHARED_GPU, VENDORS, GpuVendor, is_gpu_resource, vendor_of
 from vramcast.names import NodeName, Product
 from vramcast.outcomes.readings import Device, Frame
@@ -28,7 +29,8 @@ class Case:
     labels: dict[str, str]  # of a node with four GPUs
     product: str
     memory_mib: int  # of one GPU, as the label shows it
-    scrape: str  # GPU 0 runs ml/train with 10240 MiB at 87 %, GPU 1 is idle
+    scrape: str  # GPU 0 runs ml/train with 10240 MiB, GPU 1 is idle
+    shares: dict[UtilizationCounter, float]  # of GPU 0
 
 
 CASES = [
@@ -47,7 +49,14 @@ CASES = [
 DCGM_FI_DEV_FB_USED{gpu="0",UUID="GPU-1",Hostname="a",namespace="ml",pod="train"} 10240
 DCGM_FI_DEV_FB_USED{gpu="1",UUID="GPU-2",Hostname="a"} 0
 DCGM_FI_DEV_GPU_UTIL{gpu="0",UUID="GPU-1",Hostname="a",namespace="ml",pod="train"} 87
+DCGM_FI_PROF_SM_ACTIVE{gpu="0",UUID="GPU-1",Hostname="a",namespace="ml",pod="train"} 0.412387
+DCGM_FI_PROF_SM_OCCUPANCY{gpu="0",UUID="GPU-1",Hostname="a",namespace="ml",pod="train"} 0.197120
 """,
+        {
+            UtilizationCounter.GPU_UTIL: 0.87,
+            UtilizationCounter.SM_ACTIVE: 0.412387,
+            UtilizationCounter.SM_OCCUPANCY: 0.19712,
+        },
     ),
     Case(
         AMD,
@@ -75,7 +84,9 @@ namespace="",pod="",serial_number="692409005409"} 0
 gpu_used_visible_vram{gpu_id="0",gpu_partition_id="0",hostname="a"} 3
 gpu_gfx_activity{card_model="102-G30211-0C",gpu_compute_partition_type="spx",gpu_id="0",gpu_partition_id="0",\
 hostname="a",namespace="ml",pod="train"} 87
+gpu_prof_sm_active{gpu_id="0",gpu_partition_id="0",hostname="a",namespace="ml",pod="train"} 64
 """,
+        {UtilizationCounter.GPU_UTIL: 0.87},
     ),
 ]
 every_vendor = pytest.mark.parametrize("case", CASES, ids=lambda case: case.vendor.name)
@@ -161,7 +172,13 @@ def test_a_scrape_of_the_vendors_exporter_becomes_readings(case: Case) -> None:
         ("a", Device(0), "ml/train", 10240.0),
         ("a", Device(1), "", 0.0),
     ]
-    assert [(reading.device, reading.value) for reading in frame.utilization] == [(Device(0), 0.87)]
+    counted = {
+        counter: [(reading.device, reading.value) for reading in found]
+        for counter, found in frame.utilization.items()
+        if found
+    }
+    assert counted == {counter: [(Device(0), share)] for counter, share in case.shares.items()}
+    assert counted.keys() == case.vendor.exporter.counters.keys()
     assert frame.faults == {}
 
 

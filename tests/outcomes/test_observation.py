@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.fakes import sharing_node
 
 from vramcast.forecast.forecaster import PhysicsForecaster
+from vramcast.hardware.utilization import UNKNOWN_UTILIZATION, Utilization, UtilizationCounter
 from vramcast.hardware.vendors import SHARED_GPU
 from vramcast.names import NodeName, PodUid
 from vramcast.outcomes.observation import Findings, Observer
@@ -31,8 +34,13 @@ def promise(name: str, need_mib: int, *gpus: int) -> Promise:
     return Promise(PodUid(name), f"ns/{name}", NODE, SHARED_GPU, len(gpus), need_mib, gpus, State.BOUND, 0.0)
 
 
-def study(observer: Observer, tenancy: Tenancy, *given: Series, utilization: tuple[Series, ...] = ()) -> Findings:
-    frame = Interpreter().read(given, utilization, NOW)
+def study(
+    observer: Observer,
+    tenancy: Tenancy,
+    *given: Series,
+    utilization: Mapping[UtilizationCounter, Sequence[Series]] | None = None,
+) -> Findings:
+    frame = Interpreter().read(given, utilization or {}, NOW)
     return observer.study(frame, {NODE: sharing_node("a", gpus=2)}, tenancy.by_node(), tenancy)
 
 
@@ -58,8 +66,27 @@ def test_every_sample_of_a_poll_is_used_and_the_newest_time_is_reported() -> Non
 
 def test_utilization_is_paired_with_the_memory_of_the_same_moment() -> None:
     tenancy = tenancy_of(promise("p", 10_000, 0))
-    findings = study(Observer(), tenancy, series(4_000, NOW), utilization=(series(80, NOW), series(10, NOW, "1")))
-    assert [sighting.utilization for sighting in findings.sightings] == [0.8]
+    counted = {
+        UtilizationCounter.GPU_UTIL: [series(80, NOW), series(10, NOW, "1")],
+        UtilizationCounter.SM_ACTIVE: [series(0.4, NOW)],
+    }
+    findings = study(Observer(), tenancy, series(4_000, NOW), utilization=counted)
+    assert [sighting.utilization for sighting in findings.sightings] == [Utilization(gpu_util=0.8, sm_active=0.4)]
+    assert findings.scraped_at == dict.fromkeys(counted, NOW)
+
+
+def test_the_utilization_of_a_gpu_that_pods_share_is_nobodys() -> None:
+    """Where telemetry knows each pod's memory but only the GPU's utilization."""
+    named = [series(mib, NOW, namespace="ns", pod=pod) for pod, mib in (("p", 4_000), ("q", 3_000))]
+    busy = {counter: [series(0.8 if counter != "gpu_util" else 80, NOW)] for counter in UtilizationCounter}
+    findings = study(Observer(), neighbours(), series(7_000, NOW), *named, utilization=busy)
+    assert {(s.uid, s.used_mib, s.utilization) for s in findings.sightings} == {
+        ("p", 4_000, UNKNOWN_UTILIZATION), ("q", 3_000, UNKNOWN_UTILIZATION),
+    }  # fmt: skip
+    # A neighbour that has not started to use the GPU does not count.
+    findings = study(Observer(), neighbours(), series(4_050, NOW), named[0], utilization=busy)
+    used = {sighting.uid: sighting for sighting in findings.sightings}
+    assert used[PodUid("p")].utilization == Utilization(0.8, 0.8, 0.8)
 
 
 def test_memory_in_use_before_a_pod_is_remembered_between_polls() -> None:
@@ -152,7 +179,8 @@ def by_agent(mib: float, at: float, uid: str = "") -> Series:
 def study_with_agent(
     observer: Observer, tenancy: Tenancy, memory: list[Series], agent: list[Series], busy: list[Series] | None = None
 ) -> Findings:
-    frame = Interpreter().read(memory, [series(80, NOW)], NOW, agent, busy or [])
+    counted = {UtilizationCounter.GPU_UTIL: [series(80, NOW)], UtilizationCounter.SM_ACTIVE: [series(0.4, NOW - 10)]}
+    frame = Interpreter().read(memory, counted, NOW, agent, busy or [])
     return observer.study(frame, {NODE: sharing_node("a", gpus=2)}, tenancy.by_node(), tenancy)
 
 
@@ -199,4 +227,14 @@ def test_what_other_exporters_say_next_to_the_agent_is_a_second_opinion(at: floa
 def test_utilization_by_pod_counts_more_than_the_gpus() -> None:
     agent = [by_agent(9_000, NOW), by_agent(6_000, NOW, "p"), by_agent(2_000, NOW, "q")]
     findings = study_with_agent(Observer(), neighbours(), [], agent, [by_agent(30, NOW, "p")])
-    assert {found.uid: found.utilization for found in findings.sightings} == {"p": 0.3, "q": 0.8}
+    assert {found.uid: found.utilization.gpu_util for found in findings.sightings} == {"p": 0.3, "q": None}
+
+
+@pytest.mark.parametrize(("at", "sm_active"), [(NOW, 0.4), (NOW + 20, 0.4), (NOW + 21, None)])
+def test_a_counter_of_another_exporter_is_paired_with_the_agents_memory_if_it_is_near_in_time(
+    at: float, sm_active: float | None
+) -> None:
+    tenancy = tenancy_of(promise("p", 10_000, 0))
+    agent = [by_agent(6_000, at), by_agent(6_000, at, "p")]
+    (sighting,) = study_with_agent(Observer(), tenancy, [], agent).sightings
+    assert sighting.utilization.sm_active == sm_active

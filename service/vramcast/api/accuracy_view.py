@@ -10,10 +10,12 @@ from fastapi import APIRouter, Request
 
 from vramcast.api import view_models
 from vramcast.api.cluster_view import show_status
+from vramcast.api.counters import show_counters
 from vramcast.api.probes import ServiceOf
 from vramcast.api.routes import ERRORS, InspectionRoute, ReplyResponse
 from vramcast.api.wire import Reply
-from vramcast.outcomes.accuracy import Group, GroupAccuracy
+from vramcast.hardware.utilization import UtilizationCounter
+from vramcast.outcomes.accuracy import Accuracy, Group, GroupAccuracy
 from vramcast.outcomes.calibration import CellState
 from vramcast.outcomes.oom_history import ABOVE, OomRecord
 from vramcast.outcomes.outcome import Outcome
@@ -39,12 +41,19 @@ async def show_accuracy(request: Request, service: ServiceOf) -> ReplyResponse:
         "calibration": learned.mode,
         "models": {model.role: model.version for model in learned.models},
         "groups": [_group(group, each) for group, each in sorted(accuracy.groups.items())],
+        "counters": [{**shown, **_error(accuracy, shown["counter"])} for shown in show_counters(service)],
         "unmeasured": {why.value: count for why, count in accuracy.unmeasured.items()},
         "outcomes": [_outcome(outcome) for outcome in reversed(accuracy.latest)],
         "cells": [_cell(service, cell) for cell in learned.cells],
         "ooms": [_oom(record) for record in learned.ooms],
     }
     return ReplyResponse(Reply(encode(shown), decision=f"{len(accuracy.latest)} outcomes"))
+
+
+def _error(accuracy: Accuracy, counter: str) -> dict[str, Any]:
+    tallies = [group.utilization[UtilizationCounter(counter)] for group in accuracy.groups.values()]
+    runs = sum(sum(tally.counts) for tally in tallies)
+    return {"runs": runs, "mean_error": sum(tally.total for tally in tallies) / runs if runs else None}
 
 
 def _group(group: Group, accuracy: GroupAccuracy) -> dict[str, Any]:

@@ -9,6 +9,7 @@ import msgspec
 from fastapi import APIRouter, Depends, Query, Request
 
 from vramcast.api import models
+from vramcast.api.counters import show_counters
 from vramcast.api.probes import ServiceOf
 from vramcast.api.routes import ERRORS, InspectionRoute, ReplyResponse, read_body
 from vramcast.api.wire import Reply
@@ -17,6 +18,7 @@ from vramcast.errors import InvalidInput, InvalidRequest, InvalidTask
 from vramcast.forecast.report import report, report_json
 from vramcast.hardware.products import PRODUCTS
 from vramcast.hardware.short_names import find_product
+from vramcast.hardware.utilization import Utilization
 from vramcast.names import NodeName, Product
 from vramcast.outcomes.records import run_json, short_hash
 from vramcast.placement.board import DeviceView
@@ -161,11 +163,20 @@ async def explain_pod(service: ServiceOf, pod: ManifestOf, page: PageOf) -> Repl
         "pod": pod.key,
         "ask": demand.ask,
         "needs_mib": demand.needs_mib,
+        "utilization": _utilization(service, pod, demand),
+        "counters": show_counters(service),
         "feasible": feasible,
         "nodes": nodes,
         "next_after": page.next_after,
     }
     return ReplyResponse(Reply(encode(answer), pod.key, decision=f"would fit {feasible} of {len(nodes)} nodes"))
+
+
+def _utilization(service: Service, pod: PodRecord, demand: Demand) -> dict[Product, Utilization]:
+    """From the cache: the demand has just been forecast."""
+    if pod.task is None:
+        return {}
+    return {product: service.forecaster.forecast(pod.task, product).utilization for product in demand.needs_mib}
 
 
 def _explain_nodes(service: Service, demand: Demand, names: list[NodeName]) -> list[dict[str, Any]]:

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, RootModel
 
 from vramcast.forecast.forecast import Source
-from vramcast.hardware.vendors import WHOLE_GPU
+from vramcast.hardware.vendors import VENDORS, WHOLE_GPU
 
 Mib = Annotated[int, Field(ge=0, description="MiB")]
 Bytes = Annotated[int, Field(ge=0)]
@@ -172,12 +172,21 @@ class ForecastPart(Answer):
 
 
 class UtilizationForecast(Answer):
-    """Three counters that DCGM has too; see UtilizationCounter. Null where unknown."""
+    """Counters that exporters have too. Null where unknown."""
 
     gpu_util: Share = Field(description="share of time in which a kernel runs")
     sm_active: Share = Field(description="share of time in which a multiprocessor has a warp, mean of all")
     sm_occupancy: Share = Field(description="resident warps over the most that fit, mean of all multiprocessors")
     dram_active: Share
+
+
+class ComparedCounter(Answer):
+    """A counter of utilization, and what its forecast is compared with."""
+
+    counter: str = Field(examples=["sm_active"])
+    metric: str = Field(description="of the exporter; empty: none is set", examples=[VENDORS[0].exporter.sm_active])
+    scraped: bool = Field(description="telemetry shows it, of some GPU")
+    missing: str = Field(description="why it is not compared; empty if it is")
 
 
 class StepForecast(Answer):
@@ -262,6 +271,8 @@ class Explanation(Answer):
     pod: str
     ask: DeviceAsk
     needs_mib: dict[str, int] = Field(description="by GPU product")
+    utilization: dict[str, UtilizationForecast] = Field(description="by GPU product")
+    counters: list[ComparedCounter] = Field(description="what those forecasts will be compared with")
     feasible: int = Field(ge=0, description="nodes of this page that fit")
     nodes: list[ExplainedNode]
     next_after: str | None = Field(description="`after` of the next page")
@@ -354,7 +365,9 @@ class RunRecord(Answer):
     peak_bytes: Bytes
     promised_bytes: Bytes
     median_bytes: Bytes
-    gpu_utilization: float | None
+    gpu_util: Share
+    sm_active: Share
+    sm_occupancy: Share
     ended_at: float
     model_version: str
     pod: str | None = Field(default=None, description="only with names=true")

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from vramcast.api.models import Answer, Bytes, Mib
+from vramcast.api.models import Answer, Bytes, ComparedCounter, Mib
 
 PodState = Literal["waiting", "placed", "running", "done"]
 Epoch = float
@@ -240,11 +240,17 @@ class OomLine(Answer):
     died_at: Epoch
 
 
+class CounterLine(ComparedCounter):
+    runs: int = Field(description="that were compared")
+    mean_error: float | None = Field(description="forecast minus observed; null without a run")
+
+
 class AccuracyView(Answer):
     status: ServiceStatus
     calibration: str = Field(description="setting calibration")
     models: dict[str, str] = Field(description="version by role")
     groups: list[GroupLine]
+    counters: list[CounterLine] = Field(description="of utilization")
     unmeasured: dict[str, int]
     outcomes: list[OutcomeLine] = Field(description="since the start of the process, newest first")
     cells: list[CellLine]

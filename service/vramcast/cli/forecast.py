@@ -15,7 +15,7 @@ from vramcast.cli.sweep import draw_sweeps, print_sweep
 from vramcast.errors import InvalidInput
 from vramcast.forecast.forecast import Forecaster
 from vramcast.forecast.report import COMMON_PRODUCTS, ProductReport, report, report_json
-from vramcast.forecast.report_tables import new_console, parts_table, products_table, step_text
+from vramcast.forecast.report_tables import new_console, parts_table, products_table, step_text, utilization_text
 from vramcast.forecast.sweep import SweepRange
 from vramcast.forecast.sweep_report import sweep_json, sweep_task
 from vramcast.hardware.short_names import find_product
@@ -116,7 +116,7 @@ def _print(console: Console, described: DescribedTask, reports: list[ProductRepo
     console.print(f"{heading(described)}  [dim]({first.source}, {first.model_version})[/dim]", soft_wrap=True)
     console.print(products_table(reports))
     console.print(parts_table(reports))
-    if text := step_text(reports):
+    for text in filter(None, (step_text(reports), utilization_text(reports))):
         console.print(f"  {text}", soft_wrap=True, highlight=False)
     for assumption in first.assumptions:
         console.print(f"  [dim]assumed:[/dim] {assumption}")

@@ -18,6 +18,7 @@ import urllib3
 from vramcast.errors import InvalidInput, WorldUnavailable
 from vramcast.forecast.description import unpack_profile
 from vramcast.forecast.recorded import is_recording
+from vramcast.hardware.utilization import UtilizationCounter
 from vramcast.task.quantity import MIB
 from vramcast.task.run_status import Ending
 
@@ -110,7 +111,6 @@ def _write_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
 
 def _row(run: Mapping[str, Any]) -> dict[str, Any]:
     task = run["task"]
-    utilization = run["gpu_utilization"]
     return {
         "source": SOURCE,
         "run": run["run"],
@@ -123,12 +123,16 @@ def _row(run: Mapping[str, Any]) -> dict[str, Any]:
         "memory_mib": round(run["peak_bytes"] / MIB),
         "memory_kind": "dcgm-device",
         "outcome": _outcome(run["ending"], shared=run["shared"]),
-        "gpu_util": "" if utilization is None else f"{utilization:.4f}",
+        **{counter.value: _share(run.get(counter.value)) for counter in UtilizationCounter},
         "ending": run["ending"],
         "ended_at": round(run["ended_at"]),
         "model_version": run["model_version"],
         "pod": run.get("pod", ""),
     }
+
+
+def _share(value: float | None) -> str:
+    return "" if value is None else f"{value:.4f}"
 
 
 def _outcome(ending: str, *, shared: bool) -> str:

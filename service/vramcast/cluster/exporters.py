@@ -6,7 +6,7 @@ A host name means every address that it resolves to: the headless Service of a D
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 from urllib.parse import urlsplit, urlunsplit
@@ -14,6 +14,7 @@ from urllib.parse import urlsplit, urlunsplit
 from prometheus_client.parser import text_string_to_metric_families
 
 from vramcast.cluster.telemetry import HttpReader, TelemetryUnavailable
+from vramcast.hardware.utilization import UtilizationCounter
 from vramcast.outcomes import agent_series
 from vramcast.outcomes.readings import Frame, Interpreter, Series
 
@@ -32,8 +33,8 @@ class ExporterTelemetry:
     """Implements `Telemetry`: every poll scrapes every exporter once. There is no history."""
 
     def __init__(
-        self, http: HttpReader, urls: Sequence[str], memory: str, utilization: str, interpreter: Interpreter,
-        resolve: Resolve = addresses_of,
+        self, http: HttpReader, urls: Sequence[str], memory: str, utilization: Mapping[UtilizationCounter, str],
+        interpreter: Interpreter, resolve: Resolve = addresses_of,
     ) -> None:  # fmt: skip
         self._http = http
         self._urls = tuple(urls)
@@ -50,8 +51,9 @@ class ExporterTelemetry:
         if errors and len(errors) == len(texts):
             raise errors[0]
         lines = [line for text in texts if isinstance(text, str) for line in text.splitlines()]
-        names = (self._memory, self._utilization, agent_series.MEMORY, agent_series.UTILIZATION)
-        memory, utilization, agent_memory, agent_utilization = (read_exposition(lines, name, now) for name in names)
+        names = (self._memory, agent_series.MEMORY, agent_series.UTILIZATION)
+        memory, agent_memory, agent_utilization = (read_exposition(lines, name, now) for name in names)
+        utilization = {counter: read_exposition(lines, name, now) for counter, name in self._utilization.items()}
         return self._interpreter.read(memory, utilization, now, agent_memory, agent_utilization)
 
     def history(self, since: float, now: float) -> Frame:  # noqa: ARG002

@@ -8,13 +8,14 @@ lost.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 import msgspec
 
 from vramcast.cluster.telemetry import HttpReader, TelemetryUnavailable
+from vramcast.hardware.utilization import UtilizationCounter
 from vramcast.outcomes import agent_series
 from vramcast.outcomes.readings import Frame, Interpreter, Series
 
@@ -45,10 +46,13 @@ class _Answer(msgspec.Struct, frozen=True, gc=False):
 
 @dataclass(frozen=True, slots=True)
 class SeriesNames:
-    """Which series to query. `selector`, such as `cluster="a"`, goes between the braces."""
+    """Which series to query. `selector`, such as `cluster="a"`, goes between the braces.
+
+    An empty name is not queried.
+    """
 
     memory: str
-    utilization: str
+    utilization: Mapping[UtilizationCounter, str]
     selector: str = ""
 
     def query(self, name: str) -> str:
@@ -119,7 +123,7 @@ class PrometheusTelemetry:
                 return []
 
         memory = ask(self._metrics.query(self._metrics.memory), "max_over_time")
-        utilization = optional(self._metrics.utilization, "avg_over_time")
+        utilization = {c: optional(name, "avg_over_time") for c, name in self._metrics.utilization.items()}
         agent_memory = optional(agent_series.MEMORY, "max_over_time")
         agent_utilization = optional(agent_series.UTILIZATION, "avg_over_time") if agent_memory else []
         return self._interpreter.read(memory, utilization, now, agent_memory, agent_utilization)

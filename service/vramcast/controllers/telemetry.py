@@ -14,6 +14,7 @@ import structlog
 from vramcast.cluster.telemetry import Telemetry
 from vramcast.controllers.run_endings import catch_up, close_runs
 from vramcast.errors import WorldUnavailable
+from vramcast.hardware.utilization import UtilizationCounter
 from vramcast.outcomes.observation import Findings
 from vramcast.outcomes.readings import Fault, Frame
 from vramcast.placement.changes import Change, UnmanagedSeen, UtilizationSeen
@@ -90,7 +91,10 @@ def _request(service: Service, telemetry: Telemetry, now: float) -> Callable[[],
 def _joined(history: Frame, newest: Frame) -> Frame:
     return Frame(
         sorted(history.memory + newest.memory, key=lambda reading: reading.at),
-        history.utilization + newest.utilization,
+        {
+            counter: history.utilization.get(counter, []) + newest.utilization.get(counter, [])
+            for counter in UtilizationCounter
+        },
         history.faults + newest.faults,
     )
 
@@ -125,9 +129,9 @@ def _apply_utilization(service: Service, findings: Findings, now: float) -> None
     """The newest sighting of each pod. Of a pod that is never seen, the forecast counts."""
     oldest = now - service.settings.telemetry_stale_seconds
     newest = {
-        sighting.uid: sighting.utilization
+        sighting.uid: sighting.utilization.gpu_util
         for sighting in findings.sightings
-        if sighting.utilization is not None and sighting.used_mib and sighting.at >= oldest
+        if sighting.utilization.gpu_util is not None and sighting.used_mib and sighting.at >= oldest
     }
     if newest:
         service.apply([UtilizationSeen(uid, share) for uid, share in newest.items()])

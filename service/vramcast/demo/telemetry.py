@@ -11,6 +11,7 @@ import zlib
 from collections.abc import Iterator
 
 from vramcast.cluster.static import StaticCluster
+from vramcast.hardware.utilization import UtilizationCounter
 from vramcast.names import NodeName
 from vramcast.outcomes.readings import Device, Frame, Reading
 from vramcast.task.pod import PodRecord
@@ -39,7 +40,8 @@ class DemoTelemetry:
                 memory.append(Reading(node, device, key, now, mib))
                 # So little that pods pack as the script says, at whatever moment they are seen.
                 busy.append(Reading(node, device, "", now, 0.15 + 0.1 * _wave(f"{node} {device}", now, 7.0)))
-        return Frame(memory, busy)
+        # As dcgm-exporter is installed: the counters of multiprocessors have to be switched on.
+        return Frame(memory, {UtilizationCounter.GPU_UTIL: busy})
 
     def history(self, since: float, now: float) -> Frame:  # noqa: ARG002
         return Frame()

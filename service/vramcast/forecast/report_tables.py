@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from vramcast.forecast.report import ProductReport
+from vramcast.hardware.utilization import UtilizationCounter
 from vramcast.task.quantity import GIB
 
 # A pipe has no width of its own.
@@ -50,6 +51,14 @@ def step_text(given: Sequence[ProductReport]) -> str:
     rate = f"{step.samples_per_second:.3g} samples/s"
     doubts = f"; {'; '.join(step.notes)}" if step.notes else ""
     return f"a step on {given[0].forecast.product}: {flops}, {_seconds(step.seconds)} ({span}), {rate}{doubts}"
+
+
+def utilization_text(given: Sequence[ProductReport]) -> str:
+    """One line about the first product, where anything is known."""
+    forecast = given[0].forecast
+    known = ((counter, forecast.utilization.of(counter)) for counter in UtilizationCounter)
+    shares = [f"{counter} {share:.0%}" for counter, share in known if share is not None]
+    return f"utilization of a {forecast.product} of its own: {', '.join(shares)}" if shares else ""
 
 
 def _seconds(seconds: float | None) -> str:

@@ -6,7 +6,7 @@ with most multiprocessors idle (`sm_active` near 0.2). So one is never compared 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from enum import StrEnum
 
 
@@ -34,6 +34,11 @@ class Utilization:
             UtilizationCounter.SM_OCCUPANCY: self.sm_occupancy,
         }
         return known[counter]
+
+    def completed(self, other: Utilization) -> Utilization:
+        """With what only the other one knows."""
+        pairs = zip(astuple(self), astuple(other), strict=True)
+        return Utilization(*(own if own is not None else told for own, told in pairs))
 
 
 UNKNOWN_UTILIZATION = Utilization()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from vramcast.hardware.utilization import UtilizationCounter
 from vramcast.names import Resource
 
 # The pool of GPUs that vramcast assigns by index. No device plugin knows this name.
@@ -51,11 +52,23 @@ class Exporter:
     """The metrics and labels of the vendor's Prometheus exporter."""
 
     memory: str  # in MiB
-    utilization: str  # in percent
+    utilization: str  # gpu_util, in percent
     percent_mark: str  # in the name of every metric that counts in percent
     node: str
     gpu: str
     slice: str = ""  # a label that only slices have
+    sm_active: str = ""  # as shares; empty: it has no counter that means the same
+    sm_occupancy: str = ""
+
+    @property
+    def counters(self) -> dict[UtilizationCounter, str]:
+        """The metric of each counter that it has."""
+        found = {
+            UtilizationCounter.GPU_UTIL: self.utilization,
+            UtilizationCounter.SM_ACTIVE: self.sm_active,
+            UtilizationCounter.SM_OCCUPANCY: self.sm_occupancy,
+        }
+        return {counter: metric for counter, metric in found.items() if metric}
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +101,8 @@ NVIDIA = GpuVendor(
         memory="DCGM_FI_DEV_FB_USED", utilization="DCGM_FI_DEV_GPU_UTIL",
         percent_mark="_UTIL",  # the profiling metrics (..._ACTIVE) are shares
         node="Hostname", gpu="gpu", slice="GPU_I_ID",
+        # Only where the exporter's list of counters names them and the GPU can be profiled.
+        sm_active="DCGM_FI_PROF_SM_ACTIVE", sm_occupancy="DCGM_FI_PROF_SM_OCCUPANCY",
     ),
     oom_phrases=(
         "cuda out of memory", "cuda error: out of memory", "cuda_error_out_of_memory", "cudaerrormemoryallocation",
@@ -108,6 +123,8 @@ AMD = GpuVendor(
     slices=Slices("compute partitions", marker=re.compile(r"[dtqc]px_nps")),
     # The AMD Container Toolkit reads the first; the ROCm runtime reads the second in a container with every device.
     visible_devices=("AMD_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"),
+    # Its profiler has gpu_prof_sm_active, the time of vector instructions, and gpu_prof_occupancy_percent, of the time
+    # in which the GPU works. Neither means what NVIDIA's counter of that name means.
     exporter=Exporter(
         memory="gpu_used_vram", utilization="gpu_gfx_activity", percent_mark="_activity",
         node="hostname", gpu="gpu_id",  # gpu_partition_id does not mark a slice: whole GPUs have it too

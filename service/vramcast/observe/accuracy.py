@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from vramcast.hardware.utilization import UtilizationCounter
 from vramcast.outcomes.accuracy import Accuracy, Group, GroupAccuracy, Tally
 from vramcast.outcomes.readings import Fault
 from vramcast.outcomes.run_tracker import RunTracker
@@ -37,6 +38,7 @@ class AccuracyCollector(Collector):
         yield unmeasured
         yield _agreement(self._accuracy)
         yield from _telemetry(self._tracker)
+        yield _scraped(self._tracker)
 
 
 def _outcomes(groups: Iterable[tuple[Group, GroupAccuracy]]) -> Iterator[Metric]:
@@ -89,7 +91,9 @@ def _histograms(groups: Iterable[tuple[Group, GroupAccuracy]]) -> Iterator[Metri
         "vramcast_over_reservation_ratio", "Promise over observed peak, OOMs excluded", labels=_GROUP
     )
     utilization = HistogramMetricFamily(
-        "vramcast_utilization_error_ratio", "GPU utilization: forecast minus observed mean", labels=_GROUP
+        "vramcast_utilization_error_ratio",
+        "Utilization: forecast minus observed mean of the same counter, where it is scraped",
+        labels=[*_GROUP, "counter"],
     )
     steps = HistogramMetricFamily(
         "vramcast_step_time_error_ratio",
@@ -100,7 +104,8 @@ def _histograms(groups: Iterable[tuple[Group, GroupAccuracy]]) -> Iterator[Metri
         labels = [group.family, group.level, group.product, group.truth]
         _add(error, labels, accuracy.error)
         _add(reserved, labels, accuracy.reservation)
-        _add(utilization, labels, accuracy.utilization)
+        for counter, tally in accuracy.utilization.items():
+            _add(utilization, [*labels, counter], tally)
         _add(steps, labels, accuracy.step)
     yield from (error, reserved, utilization, steps)
 
@@ -118,6 +123,17 @@ def _agreement(accuracy: Accuracy) -> Metric:
 
 def _add(family: HistogramMetricFamily, labels: list[str], tally: Tally) -> None:
     family.add_metric(labels, list(tally.cumulative()), tally.total)
+
+
+def _scraped(tracker: RunTracker) -> Metric:
+    scraped = GaugeMetricFamily(
+        "vramcast_utilization_scraped",
+        "1: telemetry shows this counter of utilization; 0: it does not, so its forecast is compared with nothing",
+        labels=["counter"],
+    )
+    for counter in UtilizationCounter:
+        scraped.add_metric([counter], float(tracker.is_scraped(counter)))
+    return scraped
 
 
 def _telemetry(tracker: RunTracker) -> Iterator[Metric]:

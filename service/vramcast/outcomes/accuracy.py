@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from itertools import combinations
 from typing import Any
 
+from vramcast.hardware.utilization import UtilizationCounter
 from vramcast.outcomes.outcome import Outcome, Truth
 from vramcast.outcomes.runs import Counted, Unmeasured
 from vramcast.task.run_status import Ending
@@ -38,7 +39,6 @@ UNKNOWN = "unknown"
 OTHER = "other"
 _FAMILIES = frozenset(Architecture)
 _LOG_UNIT = 1e-5
-_TALLIES = ("error", "reservation", "utilization", "step")
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -79,7 +79,9 @@ class GroupAccuracy:
     kept: int = 0
     error: Tally = field(default_factory=lambda: Tally(ERROR_BUCKETS))
     reservation: Tally = field(default_factory=lambda: Tally(RESERVATION_BUCKETS))
-    utilization: Tally = field(default_factory=lambda: Tally(UTILIZATION_BUCKETS))
+    utilization: dict[UtilizationCounter, Tally] = field(
+        default_factory=lambda: {counter: Tally(UTILIZATION_BUCKETS) for counter in UtilizationCounter}
+    )
     step: Tally = field(default_factory=lambda: Tally(STEP_BUCKETS))
     lately: deque[tuple[float, bool, float]] = field(default_factory=lambda: deque(maxlen=WINDOW))
 
@@ -95,9 +97,10 @@ class GroupAccuracy:
         # Rounded to the unit in which it is stored, so that a restart restores exactly this value.
         log = round(math.log(ratio) / _LOG_UNIT) * _LOG_UNIT
         self.lately.append((log, outcome.covered, round(1.0 - outcome.risk, 6)))
-        forecast, observed = outcome.gpu_utilization_forecast, outcome.gpu_utilization_observed
-        if forecast is not None and observed is not None:
-            self.utilization.add(forecast - observed)
+        for counter, tally in self.utilization.items():
+            forecast, observed = outcome.utilization_forecast.of(counter), outcome.utilization_observed.of(counter)
+            if forecast is not None and observed is not None:
+                tally.add(forecast - observed)
         if outcome.step_seconds_forecast and outcome.step_seconds_observed:
             self.step.add(outcome.step_seconds_observed / outcome.step_seconds_forecast)
 
@@ -175,11 +178,24 @@ def _pack(group: Group, accuracy: GroupAccuracy) -> dict[str, Any]:
         "group": [group.family, group.level, group.product, str(group.truth)],
         "endings": {ending.value: count for ending, count in accuracy.endings.items()},
         "kept": accuracy.kept,
-        **{name: [*tally.counts, tally.total] for name in _TALLIES for tally in [getattr(accuracy, name)]},
+        **{name: [*tally.counts, tally.total] for name, tally in _tallies(accuracy).items()},
         # A flat list of numbers, because a ConfigMap holds hundreds of them.
         "lately": [
             part for log, kept, promised in accuracy.lately for part in (round(log / _LOG_UNIT) * 2 + kept, promised)
         ],
+    }
+
+
+def _tallies(accuracy: GroupAccuracy) -> dict[str, Tally]:
+    """By the name under which each is stored."""
+    return {
+        "error": accuracy.error,
+        "reservation": accuracy.reservation,
+        "step": accuracy.step,
+        # The name from before there were other counters, so that a rollback can read it.
+        "utilization": accuracy.utilization[UtilizationCounter.GPU_UTIL],
+        "sm_active": accuracy.utilization[UtilizationCounter.SM_ACTIVE],
+        "sm_occupancy": accuracy.utilization[UtilizationCounter.SM_OCCUPANCY],
     }
 
 
@@ -189,11 +205,10 @@ def _unpack(entry: Mapping[str, Any]) -> tuple[Group, GroupAccuracy]:
     accuracy = GroupAccuracy(
         Counter({Ending(ending): int(count) for ending, count in entry["endings"].items()}), int(entry["kept"])
     )
-    for name in _TALLIES:
-        # Versions before step times stored none.
+    for name, tally in _tallies(accuracy).items():
+        # Earlier versions stored no step times, and of utilization only gpu_util.
         if name not in entry:
             continue
-        tally: Tally = getattr(accuracy, name)
         *counts, total = entry[name]
         if len(counts) != len(tally.counts):
             raise ValueError(f"{name}: other buckets")

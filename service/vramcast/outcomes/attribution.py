@@ -37,6 +37,7 @@ class Division:
     truths: dict[PodUid, Truth] = field(default_factory=dict)  # where its memory there is known from
     unclear: set[PodUid] = field(default_factory=set)
     total_mib: dict[Device, int] = field(default_factory=dict)
+    shared: set[Device] = field(default_factory=set)  # several of vramcast's pods use it
     vacant: set[Device] = field(default_factory=set)  # without a pod of vramcast's
 
 
@@ -187,6 +188,9 @@ def _share_out_by_name(device: Device, values: _Seen, there: Sequence[Tenant], m
         else:
             _observe(division, tenant.uid, device, used, truth)
             outgrown += max(0, used - tenant.promised_mib) if tenant.promised_mib is not None else 0
+    # Whoever has no value may well use it.
+    if sum(own.get(tenant.uid, 0 if idle else LEAST_USED_MIB) >= LEAST_USED_MIB for tenant in there) > 1:
+        division.shared.add(device)
     return max(0, values.total_mib - sum(own.values()) - unseen) + outgrown
 
 

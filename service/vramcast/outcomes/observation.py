@@ -9,8 +9,10 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import groupby
 
+from vramcast.hardware.utilization import UNKNOWN_UTILIZATION, Utilization, UtilizationCounter
 from vramcast.names import NodeName, PodUid
 from vramcast.outcomes.attribution import Division, divide
 from vramcast.outcomes.outcome import Truth
@@ -20,6 +22,8 @@ from vramcast.placement.gpus import NodeGpus
 
 # Used memory may include the driver's reserve, which the usable size does not.
 _SLACK_MIB = 2048
+# Two exporters of one node are scraped at times of their own, seldom less often than this.
+_NEAR_SECONDS = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +33,7 @@ class Sighting:
     uid: PodUid
     at: float
     used_mib: int | None
-    utilization: float | None = None
+    utilization: Utilization = UNKNOWN_UTILIZATION
     truth: Truth = Truth.ALONE
 
 
@@ -45,6 +49,7 @@ class Findings:
     second_opinions: list[Sighting] = field(default_factory=list)
     faults: Counter[Fault] = field(default_factory=Counter)
     newest_at: float | None = None
+    scraped_at: dict[UtilizationCounter, float] = field(default_factory=dict)  # the newest sample of each
 
 
 class Observer:
@@ -68,7 +73,8 @@ class Observer:
         tenancy: Tenancy,
     ) -> Findings:
         findings = Findings(faults=Counter(frame.faults), newest_at=frame.newest_at)
-        busy = _Busy(frame.utilization)
+        busy = _Utilizations(frame)
+        findings.scraped_at = {c: max(r.at for r in found) for c, found in frame.utilization.items() if found}
         agents = self._agent_moments(frame.memory)
         for (node, at), readings in _moments(frame.memory):
             gpus = nodes.get(node)
@@ -129,15 +135,46 @@ class Observer:
 
 
 class _Busy:
-    """Utilization by GPU, and by pod where the agent knows it."""
+    """One counter by GPU, and by pod where the agent knows it."""
 
     def __init__(self, readings: Sequence[Reading]) -> None:
         self._of_gpu = {(r.node, r.device, r.at): r.value for r in readings if not (r.told_apart and r.pod)}
         self._of_pod = {(r.node, r.device, r.at, r.pod): r.value for r in readings if r.told_apart and r.pod}
 
-    def of(self, node: NodeName, device: Device, at: float, uid: PodUid) -> float | None:
-        own = self._of_pod.get((node, device, at, uid))
-        return own if own is not None else self._of_gpu.get((node, device, at))
+    def of_pod(self, node: NodeName, device: Device, at: float, uid: PodUid) -> float | None:
+        return self._of_pod.get((node, device, at, uid))
+
+    def of_gpu(self, node: NodeName, device: Device, at: float) -> float | None:
+        """At that time, or, where another exporter tells the memory, at the nearest time that is near enough."""
+        exact = self._of_gpu.get((node, device, at))
+        if exact is not None:
+            return exact
+        times = self._times.get((node, device), [])
+        place = bisect_left(times, at)
+        near = min(times[max(0, place - 1) : place + 1], key=lambda time: abs(time - at), default=None)
+        return self._of_gpu[node, device, near] if near is not None and abs(near - at) <= _NEAR_SECONDS else None
+
+    @cached_property
+    def _times(self) -> dict[tuple[NodeName, Device], list[float]]:
+        times: dict[tuple[NodeName, Device], list[float]] = {}
+        for node, device, at in sorted(self._of_gpu):
+            times.setdefault((node, device), []).append(at)
+        return times
+
+
+class _Utilizations:
+    """Every counter that the frame has."""
+
+    def __init__(self, frame: Frame) -> None:
+        self._busy = {counter: _Busy(readings) for counter, readings in frame.utilization.items() if readings}
+
+    def of(self, node: NodeName, device: Device, at: float, uid: PodUid, *, shared: bool) -> Utilization:
+        """`shared`: the GPU's own values are of several pods together, so they tell nothing about one."""
+        shares: dict[str, float | None] = {}
+        for counter, busy in self._busy.items():
+            own = busy.of_pod(node, device, at, uid)
+            shares[counter.value] = busy.of_gpu(node, device, at) if own is None and not shared else own
+        return Utilization(**shares) if shares else UNKNOWN_UTILIZATION
 
 
 def _moments(readings: Sequence[Reading]) -> Iterator[tuple[tuple[NodeName, float], list[Reading]]]:
@@ -160,10 +197,11 @@ def _remember(before: dict[Device, int], division: Division) -> None:
         before[device] = total_mib if device in division.vacant else min(known, total_mib)
 
 
-def _sightings(division: Division, node: NodeName, at: float, busy: _Busy) -> Iterator[Sighting]:
+def _sightings(division: Division, node: NodeName, at: float, busy: _Utilizations) -> Iterator[Sighting]:
     for uid, mib in division.observed_mib.items():
         if uid not in division.unclear:
             device = division.devices[uid]
-            yield Sighting(uid, at, mib, busy.of(node, device, at, uid), division.truths[uid])
+            utilization = busy.of(node, device, at, uid, shared=device in division.shared)
+            yield Sighting(uid, at, mib, utilization, division.truths[uid])
     for uid in division.unclear:
         yield Sighting(uid, at, None)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from vramcast.forecast.forecast import UNADJUSTED, Adjustment
+from vramcast.hardware.utilization import UNKNOWN_UTILIZATION, Utilization
 from vramcast.names import PodUid, Product
 from vramcast.task.run_status import Ending
 
@@ -40,8 +41,8 @@ class Outcome:
     peak_bytes: int
     ending: Ending
     ended_at: float  # seconds since the epoch
-    gpu_utilization_forecast: float | None = None
-    gpu_utilization_observed: float | None = None
+    utilization_forecast: Utilization = UNKNOWN_UTILIZATION
+    utilization_observed: Utilization = UNKNOWN_UTILIZATION
     adjustment: Adjustment = UNADJUSTED  # already applied to median and bound
     truth: Truth = Truth.ALONE
     regime: str = ""  # of the task: one of REGIMES

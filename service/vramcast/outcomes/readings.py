@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from vramcast.hardware.utilization import UtilizationCounter
 from vramcast.hardware.vendors import VENDORS
 from vramcast.names import NodeName
 from vramcast.outcomes import agent_series
@@ -100,7 +101,7 @@ class Frame:
     """Everything that one poll found, sorted by time, and how many samples could not be used."""
 
     memory: list[Reading] = field(default_factory=list)
-    utilization: list[Reading] = field(default_factory=list)
+    utilization: dict[UtilizationCounter, list[Reading]] = field(default_factory=dict)
     faults: Counter[Fault] = field(default_factory=Counter)
 
     @property
@@ -116,16 +117,16 @@ _AGENT_NAMES = LabelNames(
 
 @dataclass(frozen=True, slots=True)
 class Interpreter:
-    """`percent`: the utilization metric counts in percent, not as a share."""
+    """`percent`: counters whose metrics count in percent, not as a share."""
 
     names: LabelNames = field(default_factory=LabelNames)
     unit: Unit = Unit.MIB
-    percent: bool = True
+    percent: frozenset[UtilizationCounter] = frozenset({UtilizationCounter.GPU_UTIL})
 
     def read(
         self,
         memory: Iterable[Series],
-        utilization: Iterable[Series],
+        utilization: Mapping[UtilizationCounter, Iterable[Series]],
         now: float,
         agent_memory: Iterable[Series] = (),
         agent_utilization: Iterable[Series] = (),
@@ -134,10 +135,13 @@ class Interpreter:
         frame = Frame()
         divisor = MIB if self.unit is Unit.BYTES else 1
         frame.memory = self._readings(memory, divisor, _MAX_MIB, now, frame.faults)
-        frame.utilization = self._readings(utilization, 100 if self.percent else 1, 1.0, now, frame.faults)
+        for counter, series in utilization.items():
+            whole = 100 if counter in self.percent else 1
+            frame.utilization[counter] = self._readings(series, whole, 1.0, now, frame.faults)
         agent = Interpreter(_AGENT_NAMES)
         frame.memory += agent._readings(agent_memory, 1, _MAX_MIB, now, frame.faults)
-        frame.utilization += agent._readings(agent_utilization, 100, 1.0, now, frame.faults)
+        by_agent = agent._readings(agent_utilization, 100, 1.0, now, frame.faults)
+        frame.utilization.setdefault(UtilizationCounter.GPU_UTIL, []).extend(by_agent)
         frame.memory.sort(key=lambda reading: reading.at)
         return frame
 

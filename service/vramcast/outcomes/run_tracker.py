@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from vramcast.forecast.forecast import Forecast, parse_adjustment
+from vramcast.hardware.utilization import UtilizationCounter
 from vramcast.names import NodeName, PodUid, Product
 from vramcast.outcomes.accuracy import Accuracy
 from vramcast.outcomes.observation import Findings, Observer, Sighting
@@ -48,6 +49,7 @@ class TelemetryState:
     polls: Counter[str] = field(default_factory=lambda: Counter({"ok": 0, "failed": 0}))
     faults: Counter[Fault] = field(default_factory=lambda: Counter(dict.fromkeys(Fault, 0)))
     last_error: str = ""
+    scraped_at: dict[UtilizationCounter, float] = field(default_factory=dict)  # the newest sample of each
 
 
 class RunTracker:
@@ -141,6 +143,8 @@ class RunTracker:
         self.telemetry.faults.update(findings.faults)
         if findings.newest_at is not None:
             self.telemetry.newest_at = max(findings.newest_at, self.telemetry.newest_at or findings.newest_at)
+        for counter, at in findings.scraped_at.items():
+            self.telemetry.scraped_at[counter] = max(at, self.telemetry.scraped_at.get(counter, at))
 
     def _run_at(self, sighting: Sighting) -> Run | None:
         ended = self.ended.get(sighting.uid)
@@ -153,3 +157,8 @@ class RunTracker:
         """Of the newest sample; None before the first one."""
         newest_at = self.telemetry.newest_at
         return None if newest_at is None else max(0.0, self.wall() - newest_at)
+
+    def is_scraped(self, counter: UtilizationCounter) -> bool:
+        """Has telemetry shown it lately, of any GPU?"""
+        at = self.telemetry.scraped_at.get(counter)
+        return at is not None and at >= self.wall() - self._gap_seconds

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from vramcast.forecast.forecast import UNADJUSTED, Adjustment
+from vramcast.hardware.utilization import Utilization, UtilizationCounter
 from vramcast.names import PodUid, Product
 from vramcast.outcomes.attribution import LEAST_USED_MIB
 from vramcast.outcomes.outcome import Truth
@@ -70,15 +71,15 @@ class Run:
     last_mib: int | None = None
     clear: int = 0
     unclear: int = 0
-    utilization_sum: float = 0.0
-    utilization_count: int = 0
+    # By counter: the sum and the number of samples.
+    busy: dict[UtilizationCounter, tuple[float, int]] = field(default_factory=dict)
     watched: Watched = field(init=False)
     sources: dict[Truth, Watched] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.watched = Watched(self.since, self.gap_seconds)
 
-    def observe(self, at: float, used_mib: int, utilization: float | None, truth: Truth = Truth.ALONE) -> None:
+    def observe(self, at: float, used_mib: int, utilization: Utilization, truth: Truth = Truth.ALONE) -> None:
         if not self.watched.see(at):
             return
         self.clear += 1
@@ -87,9 +88,11 @@ class Run:
             self.watched.peak_mib, self.peak_truth = used_mib, truth
         self.compare(at, used_mib, truth)
         # Until it uses GPU memory, the pod is pulling its image or starting.
-        if utilization is not None and used_mib:
-            self.utilization_sum += utilization
-            self.utilization_count += 1
+        for counter in UtilizationCounter if used_mib else ():
+            share = utilization.of(counter)
+            if share is not None:
+                total, count = self.busy.get(counter, (0.0, 0))
+                self.busy[counter] = total + share, count + 1
 
     def miss(self, at: float) -> None:
         """The pod was there but could not be told apart from its neighbours."""
@@ -132,8 +135,9 @@ class Run:
         return self.watched.last_at
 
     @property
-    def utilization(self) -> float | None:
-        return self.utilization_sum / self.utilization_count if self.utilization_count else None
+    def utilization(self) -> Utilization:
+        """The mean of every counter that was seen."""
+        return Utilization(**{counter.value: total / count for counter, (total, count) in self.busy.items()})
 
 
 class Counted:

@@ -51,6 +51,7 @@ function draw(parent, answer) {
           .sort((one, other) => excess(other) - excess(one)), "No promise was too small.", status.now)),
         h("section", null, h("h2", null, "Largest over-reservers"), outcomeTable(outcomes.filter((each) => each.kept)
           .sort((one, other) => waste(other) - waste(one)), "No run kept its promise yet.", status.now)))],
+    h("section", null, h("h2", null, "Utilization by counter"), counterTable(answer.counters)),
     h("section", null, h("h2", null, "What has been learned"), learned(answer)));
 }
 
@@ -88,6 +89,17 @@ function groupTable(groups) {
       h("td", { class: `number ${group.coverage + 0.02 < group.promised ? "no" : ""}` }, percent(group.coverage)),
       h("td", { class: "number dim" }, percent(group.promised)),
       h("td", { class: "number" }, group.over_reservation === null ? "–" : `${group.over_reservation.toFixed(2)} ×`))))));
+}
+
+function counterTable(counters) {
+  const sign = (value) => `${value < 0 ? "−" : "+"}${percent(Math.abs(value))}`;
+  return h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Utilization" }, h("table", { class: "wide" },
+    h("thead", null, h("tr", null, ["counter", "compared with", "runs", "forecast − observed, mean"].map((name, at) =>
+      h("th", { scope: "col", class: at > 1 ? "number" : "" }, name)))),
+    h("tbody", null, counters.map((each) => h("tr", { "data-key": each.counter }, h("th", { scope: "row" }, each.counter),
+      each.missing ? h("td", { class: "dim" }, each.missing) : h("td", null, each.metric),
+      h("td", { class: "number" }, count(each.runs)),
+      h("td", { class: "number" }, each.mean_error === null ? "–" : sign(each.mean_error)))))));
 }
 
 function outcomeTable(outcomes, nothing, now) {

@@ -146,6 +146,7 @@ export function open(main) {
           h("td", { class: "number" }, memory(each.median_bytes / MIB)),
           h("td", { class: "number", "data-need": each.need_mib }, memory(each.need_mib)),
           h("td", null, verdict(each.holds_it)))))),
+      utilization(worst),
       h("h3", null, "As it grows"), sweep.error ? h("p", { class: "dim" }, sweep.error) : curve(sweep, form, answer.forecasts, result.clientWidth - 48),
       step ? [h("h3", null, "Over the recorded steps"), stepCurve(step, result.clientWidth - 48)] : null,
       partsOf(worst),
@@ -157,6 +158,12 @@ export function open(main) {
   }
 
   return view;
+}
+
+function utilization(forecast) {
+  const known = ["gpu_util", "sm_active", "sm_occupancy"].filter((counter) => forecast.utilization[counter] !== null);
+  return known.length ? h("p", { class: "dim" }, `Utilization of a ${shortProduct(forecast.product)} of its own: ${
+    known.map((counter) => `${counter} ${percent(forecast.utilization[counter])}`).join(", ")}.`) : null;
 }
 
 const verdict = (holds) => (holds === null ? h("span", { class: "dim" }, "size unknown")
