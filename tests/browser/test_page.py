@@ -53,6 +53,10 @@ def test_a_pod_waits_with_its_reason_and_moves_when_room_comes_free(page: Page, 
     # The accuracy view shows the run.
     page.goto("/#accuracy")
     expect(page.locator(".accuracy")).to_contain_text("ml/late")
+    counters = page.get_by_role("region", name="Utilization")
+    expect(counters.get_by_role("row", name=re.compile("^gpu_util"))).to_contain_text("DCGM_FI_DEV_GPU_UTIL")
+    # The simulated exporter is as installed: somebody has to switch the others on.
+    expect(counters).to_contain_text("not compared: telemetry shows no DCGM_FI_PROF_SM_ACTIVE")
 
 
 def test_the_cluster_shows_each_gpu_and_who_holds_it(page: Page, stage: Stage) -> None:
