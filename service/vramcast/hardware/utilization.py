@@ -1,7 +1,7 @@
 """What utilization means: three counters of a GPU, each forecast and measured under its own name.
 
-They differ by more than any forecast errs: a small network keeps a kernel on the GPU all the time (`gpu_util` near 1)
-with most multiprocessors idle (`sm_active` near 0.2). So one is never compared with another.
+They differ by more than forecasts err: on the runs that training has, `gpu_util` and `sm_active` are 0.13 apart on
+average, and a forecast misses either by 0.03 or less. So one is never compared with another.
 """
 
 from __future__ import annotations
