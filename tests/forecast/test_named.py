@@ -120,6 +120,31 @@ def test_images_of_a_recorded_size_are_answered_from_recorded_steps(images: Reco
     assert named_steps(line("timm/resnet50"), given, images) == KnownSteps(key_of("timm/resnet50", "amp full"), given)
 
 
+def test_eager_attention_changes_nothing_where_there_is_none(images: Recordings) -> None:
+    """A network that has some and is recorded only with fused attention is not answered from that recording."""
+    model, settings = "timm/resnet50", {"precision": "amp-fp16", "attention": "eager"}
+    found = named_steps(line(model), task(model=model, **settings), images)
+    assert isinstance(found, KnownSteps)
+    assert found.key == key_of(model, "amp full")
+    attends = "timm/vit_base_patch16_224"
+    assert isinstance(named_steps(line(attends), task(model=attends, **settings), images), NoSteps)
+
+
+def test_upcasting_that_nobody_said_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "recordings.bin"
+    made = pack(solve(recorded([lambda _: 1000, lambda at: 64 * at[B] * at[L], lambda at: 9 * at[R]], LANGUAGE)))
+    write_recordings(path, {key_of("hf/gpt2", f"16-bit nf4 {up}lora"): made for up in ("", "upcast ")})
+    nf4 = {"model": "gpt2", "precision": "bf16", "lora_rank": "8", "quantization": "nf4", "sequence_length": "256"}
+    for said, variant, told in (
+        ({}, "16-bit nf4 upcast lora", True),
+        ({"upcast": "true"}, "16-bit nf4 upcast lora", False),
+    ):
+        found = named_steps(line("gpt2"), task(**nf4, **said), read_recordings(path))
+        assert isinstance(found, KnownSteps)
+        assert found.key == key_of("hf/gpt2", variant)
+        assert any(note.startswith("upcast true: norms") for note in found.task.assumptions) is told
+
+
 @pytest.mark.parametrize(
     ("model", "size", "recorded_for"),
     [

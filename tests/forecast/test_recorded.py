@@ -91,6 +91,22 @@ def test_settings_that_change_the_tape_are_counted() -> None:
     assert "sharding as zero-3 does it, seen from one of 8 GPUs" in sharded.assumptions
 
 
+@pytest.mark.parametrize(
+    ("said", "scheme"),
+    [
+        ({"zero_stage": "3"}, "zero-3"),
+        ({"zero_stage": "3", "framework": "deepspeed==0.15"}, "zero-3"),
+        ({"zero_stage": "3", "framework": "fsdp,torch==2.4"}, "fsdp"),
+        ({"zero_stage": "2", "framework": "fsdp"}, "fsdp-gradients"),
+        ({"zero_stage": "3", "master_weights": "false"}, "fsdp"),
+        ({"zero_stage": "1", "framework": "fsdp"}, "zero-1"),
+    ],
+)
+def test_the_framework_that_shards_is_the_one_that_the_task_names(said: dict[str, str], scheme: str) -> None:
+    found = forecast(batch_size="4", data_parallel_size="8", **said)
+    assert f"sharding as {scheme} does it, seen from one of 8 GPUs" in found.assumptions
+
+
 def first_then_second(first: float, second: float, batch: int) -> str:
     """Steps of two tensors of so many MiB a sample, of which the first one is freed before the second one is made."""
     tapes = [({B: b}, by_hand([round(first * b * MIB), round(second * b * MIB)], [0, ~0, 1])) for b in (2, 4, 6, 8)]

@@ -15,11 +15,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from vramcast.forecast.catalog import builtin_catalog
 from vramcast.forecast.recordings import read_recordings
 from vramcast.forecast.sizes import Point, Variable
-from vramcast.forecast.variants import PLAIN_VARIANTS, VARIANTS
+from vramcast.forecast.variants import FREQUENT_VARIANTS, LANGUAGE_VARIANTS, PLAIN_VARIANTS
 from vramcast.profile.inputs import Inputs
 from vramcast.profile.networks.gated import gated
 from vramcast.profile.networks.huggingface import Published, text_source
 from vramcast.profile.popular import POPULAR
+from vramcast.profile.recording.errors import Unrecordable
 from vramcast.profile.recording.initialization import on_device
 from vramcast.profile.recording.network import record_network, tape_at
 from vramcast.profile.recording_models import (
@@ -49,7 +50,7 @@ def depth_of(model: ModelSource) -> Depth:
     return model.depth
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("variant", LANGUAGE_VARIANTS)
 def test_a_variants_recording_is_that_of_the_whole_network(variant: str) -> None:
     """At a point that was not recorded, byte by byte. Beyond 3,072 tokens the gradient of an embedding is sorted, and
     most recorded points of so short a network have fewer."""
@@ -74,7 +75,7 @@ def test_what_the_file_has_is_not_recorded_again(tmp_path: Path) -> None:
     out, said = tmp_path / "recordings.bin", list[str]()
     jobs = jobs_of([small(blocks=3)])
     first = record_models(out, jobs, jobs[:1], said.append)
-    assert (first.recordings, first.models, first.missing, first.failed) == (1, 1, len(VARIANTS) - 1, ())
+    assert (first.recordings, first.models, first.missing, first.failed) == (1, 1, len(FREQUENT_VARIANTS) - 1, ())
     before = out.read_bytes()
     for part in out.with_suffix(".parts").iterdir():
         part.unlink()
@@ -105,19 +106,47 @@ def test_frequent_settings_of_popular_models_come_first() -> None:
     names = ("rare", "Llama-3.1-8B", "Mistral-7B-v0.1")
     rare, llama, mistral = (source(gated("Llama", 160, 64, 3, (4, 2), 96, 1024), name) for name in names)
     keys = [job.key for job in jobs_of([rare, mistral, llama])]
-    first, second, *_, last = VARIANTS
+    first, second, *_ = FREQUENT_VARIANTS
     assert keys[:3] == [f"hf/Llama-3.1-8B {first}", f"hf/Mistral-7B-v0.1 {first}", f"hf/Llama-3.1-8B {second}"]
-    assert keys[-1] == f"hf/rare {last}"
-    assert len(keys) == 3 * len(VARIANTS)
+    assert [key for key in keys if key.startswith("hf/rare ")] == [f"hf/rare {each}" for each in FREQUENT_VARIANTS]
+    assert len(keys) == 2 * len(LANGUAGE_VARIANTS) + len(FREQUENT_VARIANTS)
 
 
-def test_other_networks_are_recorded_in_fp32_only_if_they_are_popular() -> None:
+def test_other_networks_are_recorded_in_the_plain_settings() -> None:
     def seq2seq(name: str) -> ModelSource:
         return text_source(name, Published("T5", {"num_layers": 6}), "ForConditionalGeneration", (64, 256))
 
     jobs = jobs_of([seq2seq("t5-rare"), seq2seq("t5-base")])
     of = {name: [job.variant for job in jobs if job.source.name == name] for name in ("hf/t5-base", "hf/t5-rare")}
-    assert of == {"hf/t5-base": list(PLAIN_VARIANTS), "hf/t5-rare": ["amp full", "16-bit full"]}
+    assert of == {"hf/t5-base": list(PLAIN_VARIANTS), "hf/t5-rare": list(PLAIN_VARIANTS)}
+
+
+def test_eager_attention_is_recorded_only_of_networks_that_can_have_it() -> None:
+    class Attends(nn.Module):
+        """As timm writes attention: a switch, and both ways to compute it."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.fused_attn, self.patches, self.head = True, nn.Conv2d(3, 8, 16, 16), nn.Linear(8, 10)
+
+        def forward(self, images: torch.Tensor) -> torch.Tensor:
+            tokens = self.patches(images).flatten(2).transpose(1, 2).unsqueeze(1)
+            if self.fused_attn:
+                made = nn.functional.scaled_dot_product_attention(tokens, tokens, tokens)
+            else:
+                made = (tokens @ tokens.transpose(-2, -1)).softmax(-1) @ tokens
+            return self.head(made.mean((1, 2)))
+
+    def sizes(variant: str) -> list[int]:
+        recording = record_job(Job(ModelSource("timm/attends", lambda _: Attends(), image_inputs(), 256, ()), variant))
+        return recording.at({Variable.BATCH: 4, Variable.SIDE: 256}).tape.sizes.tolist()  # type: ignore[no-any-return]
+
+    matrix_bytes = 4 * 256 * 256 * 2  # of 16 x 16 patches
+    assert matrix_bytes not in sizes("amp full")
+    assert matrix_bytes in sizes("amp full eager")
+    without = ModelSource("timm/convolves", lambda _: nn.Sequential(nn.Conv2d(3, 8, 3)), image_inputs(), 128, ())
+    with pytest.raises(Unrecordable, match="computes none"):
+        record_job(Job(without, "amp full eager"))
 
 
 def test_every_popular_model_is_in_the_catalog() -> None:
@@ -155,7 +184,7 @@ def test_a_recording_needs_no_initial_weights() -> None:
     assert set(computed) <= {"aten::empty", "aten::empty.memory_format", "aten::detach"}
 
 
-@pytest.mark.parametrize("variant", PLAIN_VARIANTS)
+@pytest.mark.parametrize("variant", ["amp full", "16-bit full", "fp32 full"])
 def test_an_image_networks_recording_answers_other_batches_and_sides(variant: str) -> None:
     def make(_side: int) -> nn.Module:
         return nn.Sequential(

@@ -47,6 +47,7 @@ def test_every_example_and_default_passes(key: Any) -> None:
             "lora-rank": "8",
             "gpu-memory": "1Gi",
             "precision": "bf16",
+            "quantization": "nf4",
             "zero-stage": "3",
         }
         VALIDATOR.validate(prefixed({**others, key.name: text}))

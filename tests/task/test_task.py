@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vramcast.errors import MAX_SHOWN, FieldError, InvalidTask
+from vramcast.task.framework import is_older, runs_with
 from vramcast.task.task import REQUEUE, Task, describe, parse_task, task_fingerprint
 from vramcast.task.vocabulary import (
     KEYS,
@@ -19,6 +20,7 @@ from vramcast.task.vocabulary import (
     Cap,
     Kernels,
     Kind,
+    Length,
     Level,
     LoraTargets,
     Offload,
@@ -110,16 +112,20 @@ def test_the_most_detailed_level_counts(annotations: dict[str, str], level: Leve
         ("lora-targets", "q_proj,k_proj,v_proj,o_proj,gate_proj,up_proj,down_proj", "lora_targets", "all-linear"),
         ("lora-targets", "to_out.0,to_k,to_k", "lora_targets", "to_k,to_out.0"),
         ("quantization", "none", "quantization", Quantization.NONE),
+        ("upcast", "false", "upcast", False),
         ("zero-stage", "0", "zero_stage", 0),
         ("data-parallel-size", "8", "data_parallel_size", 8),
         ("master-weights", "false", "master_weights", False),
         ("offload", "optimizer", "offload", Offload.OPTIMIZER),
         ("allocator", "expandable-segments", "allocator", Allocator.EXPANDABLE_SEGMENTS),
+        ("framework", "Transformers == 4.44, fsdp", "framework", "fsdp,transformers==4.44"),
+        ("length", "padded", "length", Length.PADDED),
     ],
 )
 def test_every_key_is_read_into_its_field(name: str, text: str, field: str, value: object) -> None:
     others = {
         "gpu-memory": "1Gi", "lora-rank": "8", "precision": "bf16", "zero-stage": "3", "data-parallel-size": "8",
+        "quantization": "nf4",
     }  # fmt: skip
     parsed = parse_task({PREFIX + key: words for key, words in {**others, name: text}.items()})
     assert getattr(parsed, field) == value
@@ -188,7 +194,16 @@ def test_every_documented_example_is_valid(key: object) -> None:
         ("data-parallel-size", "0", "from 1"),
         ("offload", "disk", "one of none, optimizer, parameters"),
         ("master-weights", "none", '"true" or "false"'),
+        ("length", "any", "one of fixed, longest, padded, packed"),
         ("allocator", "jemalloc", "one of default, expandable-segments"),
+        ("upcast", "fp32", '"true" or "false"'),
+        ("framework", "", "such as transformers==4.44,torch==2.4"),
+        ("framework", "transformers>=4.44", "did you mean transformers==4.44?"),
+        ("framework", "transformers==new", "such as transformers==4.44,torch==2.4"),
+        ("framework", "pytorch==2.4", "not pytorch (did you mean torch?)"),
+        ("framework", "jax", "libraries out of torch, transformers, fsdp, deepspeed"),
+        ("framework", "torch==2.4,torch==2.5", "each library once; torch is there twice"),
+        ("framework", "deepspeed,fsdp", "deepspeed or fsdp, not both"),
     ],
 )
 def test_a_mistake_is_reported_with_key_value_and_what_was_expected(name: str, text: str, expected: str) -> None:
@@ -275,6 +290,8 @@ def test_thousands_of_mistakes_are_counted_not_listed() -> None:
         ({**SUMMARY, "master-weights": "false"}, "master-weights"),
         ({**SUMMARY, "master-weights": "false", "zero-stage": "1", "data-parallel-size": "8"}, "master-weights"),
         ({**SUMMARY, "offload": "parameters", "zero-stage": "2", "data-parallel-size": "8"}, "offload"),
+        ({**SUMMARY, "upcast": "false"}, "upcast"),
+        ({**SUMMARY, "upcast": "true", "quantization": "int4", "lora-rank": "16"}, "upcast"),
     ],
 )
 def test_keys_that_contradict_each_other_are_refused(annotations: dict[str, str], field: str) -> None:
@@ -295,6 +312,7 @@ def test_keys_that_contradict_each_other_are_refused(annotations: dict[str, str]
         {**SUMMARY, "master-weights": "false", "zero-stage": "3", "data-parallel-size": "8"},
         {**SUMMARY, "master-weights": "true", "zero-stage": "1", "data-parallel-size": "8"},
         {**SUMMARY, "attention": "flash", "precision": "amp-bf16"},
+        {**SUMMARY, "upcast": "true", "quantization": "int8", "lora-rank": "16"},
         {**SUMMARY, "attention": "eager", "kernels": "fused", "allocator": "expandable-segments"},
         {**SUMMARY, "lora-rank": "16", "lora-targets": "q_proj,k_proj", "gradient-accumulation": "8"},
     ],
@@ -379,7 +397,7 @@ def test_the_fingerprint_of_a_task_never_changes_because_learned_state_is_keyed_
     "change",
     [
         {"share": True, "gpus": 2, "max_oom_risk": 0.01, "assumptions": ("task training",)},
-        {"attention": Attention.SDPA},
+        {"attention": Attention.SDPA, "upcast": True},
         {"kernels": Kernels.NONE, "gradient_accumulation": 1, "zero_stage": 0},
     ],
     ids=["how it is placed", "the usual attention", "defaults"],
@@ -393,7 +411,7 @@ def test_a_task_that_runs_the_same_thing_has_the_same_fingerprint(change: dict[s
     [
         {"batch_size": 17}, {"model": "hf/bert-base-cased"}, {"attention": Attention.EAGER}, {"kernels": Kernels.LIGER},
         {"lora_rank": 8}, {"lora_targets": "qv"}, {"gradient_accumulation": 2}, {"offload": Offload.OPTIMIZER},
-        {"master_weights": False},
+        {"master_weights": False}, {"upcast": False}, {"framework": "transformers==4.44"}, {"length": Length.LONGEST},
         {"allocator": Allocator.EXPANDABLE_SEGMENTS}, {"level": Level.PROFILE},
     ],
     ids=str,
@@ -416,3 +434,32 @@ def test_any_annotations_are_a_task_or_a_list_of_mistakes(annotations: dict[str,
         errors = error.errors
     assert bool(errors) != isinstance(parsed, Task)
     assert all(error.field.startswith(PREFIX) and error.expected for error in errors)
+
+
+@pytest.mark.parametrize(
+    ("settings", "upcasts"),
+    [
+        ({"quantization": "nf4"}, True),
+        ({"quantization": "int8"}, True),
+        ({"quantization": "int4"}, False),
+        ({"quantization": "nf4", "upcast": "false"}, False),
+        ({"quantization": "nf4", "zero-stage": "3", "data-parallel-size": "2"}, False),
+        ({"quantization": "nf4", "zero-stage": "3", "data-parallel-size": "2", "upcast": "true"}, True),
+        ({}, False),
+    ],
+)
+def test_the_rest_of_a_quantized_network_is_upcast_as_peft_does_it(settings: dict[str, str], upcasts: bool) -> None:
+    said = {"model": "hf/gpt2", "lora-rank": "8", **settings}
+    parsed = parse_task({PREFIX + name: text for name, text in said.items()})
+    assert parsed is not None
+    assert parsed.upcasts is upcasts
+
+
+@pytest.mark.parametrize(
+    ("framework", "older"),
+    [("transformers==4.44.2,torch==2.4", True), ("transformers==4.46", False), ("transformers==5", False),
+     ("transformers", False), ("torch==2.4", False), ("", False)],
+)  # fmt: skip
+def test_a_version_is_older_only_if_it_is_said(framework: str, older: bool) -> None:
+    assert is_older(framework, "transformers", (4, 46)) is older
+    assert runs_with(framework, "transformers") is ("transformers" in framework)

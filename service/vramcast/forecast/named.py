@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from vramcast.errors import InvalidTask
@@ -15,11 +16,14 @@ from vramcast.forecast.sizes import Variable
 from vramcast.forecast.variants import shown_settings, stand_ins, variant_of
 from vramcast.forecast.warnings import warn
 from vramcast.task.task import Task
-from vramcast.task.vocabulary import Level
+from vramcast.task.vocabulary import Architecture, Attention, Level
 
 # Plain fp32 training is what the learned correction knows. Of a larger network it cannot have seen a run: weights,
 # gradients and Adam's states would not have fitted the 40 GB of the measured GPUs.
 _MEASURED_PARAMETERS = 2_500_000_000
+_UPCASTS = "upcast true: norms, embeddings and head in fp32, as PEFT's prepare_model_for_kbit_training makes them"
+# Those that have some all the same are recorded with eager attention too.
+_WITHOUT_ATTENTION = frozenset({Architecture.CNN, Architecture.MLP})
 _CLOSER = "`vramcast profile` records the job's own steps, which is closer"
 
 
@@ -64,7 +68,7 @@ def named_steps(line: Line, task: Task, recordings: Recordings) -> KnownSteps | 
         return NoSteps(
             f"forecast from {lower_level(task)} of {line.name}, whose steps are not in the catalog; {_CLOSER}"
         )
-    for nearest in stand_ins(task):
+    for nearest in _told(line, task):
         variant = variant_of(nearest)
         if variant is not None and (key := key_of(line.name, variant)) in recordings:
             return _sized_steps(line, nearest, recordings, key)
@@ -72,6 +76,15 @@ def named_steps(line: Line, task: Task, recordings: Recordings) -> KnownSteps | 
         f"forecast from {lower_level(task)} of {line.name}, whose steps were not recorded with "
         f"{shown_settings(task)}; {_CLOSER}"
     )
+
+
+def _told(line: Line, task: Task) -> Iterator[Task]:
+    """The task and what may stand in for it, with what nobody said about it."""
+    if task.upcasts and task.upcast is None:
+        task = replace(task, assumptions=(*task.assumptions, _UPCASTS))
+    yield from stand_ins(task)
+    if task.attention is Attention.EAGER and line.family in _WITHOUT_ATTENTION:
+        yield from stand_ins(replace(task, attention=None))
 
 
 def _sized_steps(line: Line, task: Task, recordings: Recordings, key: str) -> KnownSteps | NoSteps:

@@ -11,6 +11,7 @@ from vramcast.errors import FieldError, InvalidInput, InvalidTask
 from vramcast.forecast.accumulation import accumulated
 from vramcast.forecast.counters import CounterForecast
 from vramcast.forecast.forecast import Forecast, Source
+from vramcast.forecast.older_loss import LOSS, NEXT_TOKEN, SHIFTS_LABELS, with_older_loss
 from vramcast.forecast.peak_parts import peak_parts
 from vramcast.forecast.peaks import AllocatorSettings, Peaks, peaks
 from vramcast.forecast.physics import context_part
@@ -32,6 +33,7 @@ from vramcast.forecast.tape import Tape
 from vramcast.forecast.update import with_update
 from vramcast.hardware.products import memory_mib, reserve_mib
 from vramcast.names import Product
+from vramcast.task.framework import FSDP, TRANSFORMERS, is_older, runs_with
 from vramcast.task.quantity import MIB
 from vramcast.task.task import FIELD_NAMES, Task
 from vramcast.task.vocabulary import KEYS, PREFIX, Allocator, Kernels, Kind, Offload, Optimizer, Precision, Quantization
@@ -39,12 +41,12 @@ from vramcast.task.vocabulary import KEYS, PREFIX, Allocator, Kernels, Kind, Off
 VERSION = "recording-2"
 _CAST = frozenset({Precision.FP16, Precision.BF16})
 _SCHEMES = {1: Scheme.ZERO_1, 2: Scheme.ZERO_2, 3: Scheme.ZERO_3}
-_WITHOUT_MASTERS = {2: Scheme.FSDP_GRADIENTS, 3: Scheme.FSDP}
+_FSDP_SCHEMES = {2: Scheme.FSDP_GRADIENTS, 3: Scheme.FSDP}
 # Settings that a recording was made with, as its `info` and the annotations name them.
-_RECORDED = ("precision", "gradient-checkpointing", "attention", "kernels", "lora-targets", "quantization", "task",
-             "optimizer", "gradient-accumulation")  # fmt: skip
+_RECORDED = ("precision", "gradient-checkpointing", "attention", "kernels", "lora-targets", "quantization", "upcast",
+             "task", "optimizer", "gradient-accumulation")  # fmt: skip
 # A loop decides these too, whether or not its recording says how.
-_DECIDED_BY_LOOPS = (*_RECORDED, "zero-stage", "master-weights", "offload")
+_DECIDED_BY_LOOPS = (*_RECORDED, "zero-stage", "master-weights", "offload", "framework")
 _LOOP = "loop"  # in the `info` of a recorded loop: its name
 ANNOTATIONS = {Variable.BATCH: "batch-size", Variable.LENGTH: "sequence-length", Variable.SIDE: "input-size",
                 Variable.RANK: "lora-rank"}  # fmt: skip
@@ -163,6 +165,8 @@ class _Run:
     masters: bool
     offload: Offload
     allocator: Allocator
+    fsdp: bool  # else stages are DeepSpeed's
+    older_loss: bool
 
     @property
     def shards(self) -> bool:
@@ -170,8 +174,8 @@ class _Run:
 
     @property
     def scheme(self) -> Scheme:
-        schemes = _SCHEMES if self.masters else _WITHOUT_MASTERS
-        return schemes.get(self.zero_stage, Scheme.DDP)
+        stages = {**_SCHEMES, **_FSDP_SCHEMES} if self.fsdp else _SCHEMES
+        return stages.get(self.zero_stage, Scheme.DDP)
 
     def point(self, recording: Recording) -> Point:
         values = {Variable.BATCH: self.batch, Variable.LENGTH: self.length, Variable.SIDE: self.side,
@@ -182,9 +186,12 @@ class _Run:
 def _run(recording: Recording, key: str, task: Task) -> _Run:
     _refuse_contradictions(recording, task)
     cast = recording.info.get("precision", task.precision) in _CAST
+    # Only FSDP has no masters.
+    fsdp = runs_with(task.framework, FSDP) or not task.master_weights
+    older_loss = recording.info.get(LOSS) == NEXT_TOKEN and is_older(task.framework, TRANSFORMERS, SHIFTS_LABELS)
     return _Run(key, *_values(recording, task), cast, _optimizer(recording, task), task.gradient_accumulation,
                 task.zero_stage, task.data_parallel_size, task.master_weights, task.offload,
-                task.allocator)  # fmt: skip
+                task.allocator, fsdp, older_loss)  # fmt: skip
 
 
 @lru_cache(maxsize=512)
@@ -222,7 +229,11 @@ def _steps(run: _Run) -> tuple[Tape, tuple[str, ...]]:
     number, notes = recording.piece_at(point)
     if run.shards:
         notes = (*notes, f"sharding as {run.scheme} does it, seen from one of {run.ranks} GPUs")
-    ready = _prepared(replace(run, batch=0, length=None, side=None, allocator=Allocator.DEFAULT), number)
+    if run.older_loss:
+        notes = (*notes, "the loss as transformers computed it before 4.46, with a copy of the logits")
+    # The older loss is found by its sizes, which a prepared tape has no more.
+    varied = replace(run, batch=0, length=None, side=None, allocator=Allocator.DEFAULT)
+    ready = None if run.older_loss else _prepared(varied, number)
     if ready is not None:
         return ready.tape(point), notes
     return _rewritten(recording.pieces[number].tape(point), run, recording), notes
@@ -241,8 +252,10 @@ def _prepared(run: _Run, number: int) -> Prepared | None:
 
 
 def _rewritten(tape: Tape, run: _Run, recording: Recording) -> Tape:
-    """The tape with the task's accumulation, sharding and optimizer."""
+    """The tape with the task's loss, accumulation, sharding and optimizer."""
     element_bytes = 2 if run.cast and run.rank is None else 4
+    if run.older_loss:
+        tape = with_older_loss(tape, run.length or 1)
     if run.accumulation > 1 and "gradient-accumulation" not in recording.info:
         tape = accumulated(tape, run.accumulation)
     if run.shards:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import product
+from typing import Any
 
 from vramcast.task.task import Task
 from vramcast.task.vocabulary import Attention, Kernels, Kind, LoraTargets, Precision, Quantization
@@ -22,37 +23,47 @@ _AMP = {"precision": "amp-bf16"}
 _FP32 = {"precision": "fp32"}
 _NF4, _INT4, _INT8 = ({"quantization": bits} for bits in ("nf4", "int4", "int8"))
 _FUSED, _LIGER = ({"kernels": kernels} for kernels in ("fused", "liger"))
+_PLAIN_NF4 = {**_NF4, "upcast": "false"}
 _USUAL = {**_BF16, **_CHECKPOINTED}
-# The most frequent first, as values of the annotations.
-VARIANTS: dict[str, Mapping[str, str]] = {
+# The most frequent first, as values of the annotations. All language models have these.
+_FREQUENT: dict[str, Mapping[str, str]] = {
     "16-bit lora checkpointed": {**_USUAL, **_LORA},
     "16-bit lora": {**_BF16, **_LORA},
-    "16-bit nf4 lora checkpointed": {**_USUAL, **_NF4, **_LORA},
+    "16-bit nf4 upcast lora checkpointed": {**_USUAL, **_NF4, **_LORA},
     "16-bit full checkpointed": _USUAL,
     "16-bit full": _BF16,
     "16-bit inference": {**_BF16, "task": "inference"},
-    "16-bit nf4 lora": {**_BF16, **_NF4, **_LORA},
     "amp full checkpointed": {**_AMP, **_CHECKPOINTED},
     "amp full": _AMP,
-    "fp32 full checkpointed": {**_FP32, **_CHECKPOINTED},
     "fp32 full": _FP32,
+    "16-bit nf4 upcast lora": {**_BF16, **_NF4, **_LORA},
+    "16-bit nf4 lora checkpointed": {**_USUAL, **_PLAIN_NF4, **_LORA},
+}
+# Only models that many people run, or that others measured, have these. For the rest something stands in.
+_RARE: dict[str, Mapping[str, str]] = {
+    "fp32 full checkpointed": {**_FP32, **_CHECKPOINTED},
     "16-bit attention lora checkpointed": {**_USUAL, **_ATTENTION_LORA},
     "16-bit attention lora": {**_BF16, **_ATTENTION_LORA},
-    "16-bit nf4 attention lora checkpointed": {**_USUAL, **_NF4, **_ATTENTION_LORA},
+    "16-bit nf4 upcast attention lora checkpointed": {**_USUAL, **_NF4, **_ATTENTION_LORA},
+    "16-bit nf4 attention lora checkpointed": {**_USUAL, **_PLAIN_NF4, **_ATTENTION_LORA},
     "16-bit lora checkpointed liger": {**_USUAL, **_LORA, **_LIGER},
     "16-bit full checkpointed liger": {**_USUAL, **_LIGER},
     "16-bit full liger": {**_BF16, **_LIGER},
     "16-bit lora liger": {**_BF16, **_LORA, **_LIGER},
-    "16-bit nf4 lora checkpointed liger": {**_USUAL, **_NF4, **_LORA, **_LIGER},
-    "16-bit int8 lora checkpointed": {**_USUAL, **_INT8, **_LORA},
+    "16-bit nf4 upcast lora checkpointed liger": {**_USUAL, **_NF4, **_LORA, **_LIGER},
+    "16-bit int8 upcast lora checkpointed": {**_USUAL, **_INT8, **_LORA},
     "16-bit int4 attention lora checkpointed": {**_USUAL, **_INT4, **_ATTENTION_LORA},
     "16-bit full checkpointed fused": {**_USUAL, **_FUSED},
     "16-bit attention lora checkpointed fused": {**_USUAL, **_ATTENTION_LORA, **_FUSED},
-    "16-bit nf4 attention lora checkpointed fused": {**_USUAL, **_NF4, **_ATTENTION_LORA, **_FUSED},
+    "16-bit nf4 attention lora checkpointed fused": {**_USUAL, **_PLAIN_NF4, **_ATTENTION_LORA, **_FUSED},
     "16-bit int4 attention lora checkpointed fused": {**_USUAL, **_INT4, **_ATTENTION_LORA, **_FUSED},
 }
 # Of networks other than language models.
-PLAIN_VARIANTS = ("amp full", "16-bit full", "fp32 full")
+_EAGER_AMP = "amp full eager"
+PLAIN_VARIANTS = ("amp full", "16-bit full", "fp32 full", _EAGER_AMP)
+FREQUENT_VARIANTS = tuple(_FREQUENT)
+LANGUAGE_VARIANTS = (*_FREQUENT, *_RARE)
+VARIANTS = {**_FREQUENT, **_RARE, _EAGER_AMP: {**_AMP, "attention": "eager"}}
 
 _WEIGHTS = {
     Precision.BF16: "16-bit", Precision.FP16: "16-bit", Precision.AMP_BF16: "amp", Precision.AMP_FP16: "amp",
@@ -74,13 +85,14 @@ def variant_of(task: Task) -> str | None:
 def _name(task: Task) -> str:
     """Empty if no variant can have these settings."""
     weights, way = _WEIGHTS.get(task.precision), _way(task)
-    if weights is None or not way or task.attention is Attention.EAGER:
+    if weights is None or not way:
         return ""
+    attention = " eager" if task.attention is Attention.EAGER else ""
     if task.kind is Kind.INFERENCE:
-        return f"{weights} inference" if way == "full" and task.kernels is Kernels.NONE else ""
+        return f"{weights} inference{attention}" if way == "full" and task.kernels is Kernels.NONE else ""
     checkpointed = " checkpointed" if task.gradient_checkpointing else ""
     kernels = "" if task.kernels is Kernels.NONE else f" {task.kernels}"
-    return f"{weights} {way}{checkpointed}{kernels}"
+    return f"{weights} {way}{checkpointed}{kernels}{attention}"
 
 
 def _way(task: Task) -> str:
@@ -89,7 +101,8 @@ def _way(task: Task) -> str:
         return "full" if task.quantization is Quantization.NONE else ""
     targets = _TARGETS.get(LoraTargets(task.lora_targets)) if task.lora_targets in _WORDS else None
     frozen = "" if task.quantization is Quantization.NONE else f"{task.quantization} "
-    return f"{frozen}{targets}" if targets else ""
+    upcast = "upcast " if task.upcasts else ""
+    return f"{frozen}{upcast}{targets}" if targets else ""
 
 
 # What may stand in for a setting, the nearest first: never something that needs less memory.
@@ -119,7 +132,10 @@ def stand_ins(task: Task) -> Iterator[Task]:
     ]
     for changed in sorted(changes, key=len):
         notes = (f"{name.replace('_', '-')} {getattr(task, name)} counted as {value}" for name, value in changed)
-        yield replace(task, **dict(changed), assumptions=(*task.assumptions, *notes)) if changed else task
+        nearest: dict[str, Any] = dict(changed)
+        if "quantization" in nearest:
+            nearest["upcast"] = False  # as what it stands in for
+        yield replace(task, **nearest, assumptions=(*task.assumptions, *notes)) if changed else task
 
 
 def shown_settings(task: Task) -> str:
@@ -131,6 +147,7 @@ def shown_settings(task: Task) -> str:
         said |= {"lora-rank": task.lora_rank, "lora-targets": task.lora_targets}
     if task.quantization is not Quantization.NONE:
         said["quantization"] = task.quantization
+        said |= {"upcast": str(task.upcast).lower()} if task.upcast is not None else {}
     if task.attention is not None:
         said["attention"] = task.attention
     if task.kernels is not Kernels.NONE:

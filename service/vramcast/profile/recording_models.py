@@ -28,11 +28,11 @@ from vramcast.forecast.sizes import Point, Variable
 from vramcast.forecast.storage import pack, unpack
 from vramcast.forecast.stretch import FEWEST_BLOCKS, NotAlike, stretch, stretch_recording
 from vramcast.forecast.tape import Tape
-from vramcast.forecast.variants import PLAIN_VARIANTS, VARIANTS
+from vramcast.forecast.variants import FREQUENT_VARIANTS, LANGUAGE_VARIANTS, PLAIN_VARIANTS, VARIANTS
 from vramcast.profile.inputs import Inputs
 from vramcast.profile.popular import POPULAR, family_place
 from vramcast.profile.profiling import quiet
-from vramcast.profile.recording.errors import explained
+from vramcast.profile.recording.errors import Unrecordable, explained
 from vramcast.profile.recording.initialization import on_device
 from vramcast.profile.recording.network import (
     Build,
@@ -45,7 +45,7 @@ from vramcast.profile.recording.network import (
 from vramcast.profile.recording.settings import RunSettings
 from vramcast.profile.sources import Depth, ModelSource
 from vramcast.task.task import parse_task
-from vramcast.task.vocabulary import PREFIX
+from vramcast.task.vocabulary import PREFIX, Architecture, Attention
 
 Say = Callable[[str], None]
 _FAILED = ".failed"
@@ -85,8 +85,8 @@ class Made:
 def jobs_of(sources: Iterable[ModelSource]) -> list[Job]:
     """Of all models. What most people run comes first.
 
-    A rare setting of a popular model comes behind a frequent setting of the models that follow it. In fp32 only popular
-    networks are recorded, except for language models: others are forecast from their layers.
+    A rare setting of a popular model comes behind a frequent setting of the models that follow it. The rare ones of
+    other language models are not recorded.
     """
     order = {name: place for place, name in enumerate(POPULAR)}
     jobs: list[tuple[float, Job]] = []
@@ -95,13 +95,14 @@ def jobs_of(sources: Iterable[ModelSource]) -> list[Job]:
         if source.depth is None and source.name not in order:
             others.append(source)
             continue
-        variants = VARIANTS if source.depth is not None else PLAIN_VARIANTS
         first = order.get(source.name, len(order))
+        texts = LANGUAGE_VARIANTS if source.name in order else FREQUENT_VARIANTS
+        variants = texts if source.depth is not None else PLAIN_VARIANTS
         jobs += [(first + _MODELS_A_VARIANT * at, Job(source, variant)) for at, variant in enumerate(variants)]
     for place, source in enumerate(sorted(others, key=lambda source: family_place(source.name))):
         jobs += [
-            (_OTHERS_FROM + place / _OTHERS_A_PLACE + later, Job(source, variant))
-            for later, variant in zip((0, len(order)), PLAIN_VARIANTS, strict=False)
+            (_OTHERS_FROM + place / _OTHERS_A_PLACE + later * len(order), Job(source, variant))
+            for later, variant in enumerate(PLAIN_VARIANTS)
         ]
     return [job for _, job in sorted(jobs, key=lambda pair: pair[0])]
 
@@ -176,7 +177,22 @@ def record_job(job: Job) -> Recording:
                 return source.make(source.base).to("meta")
 
     with quiet():
-        return record_network(build, inputs, settings_of_variant(job.variant), {**_info(build), **_usual(inputs)})
+        settings, info = settings_of_variant(job.variant), _info(build)
+        if settings.attention is Attention.EAGER and not _can_be_eager(build, source.name, info["family"]):
+            raise Unrecordable("attention eager: the network computes none, or not as it is told")
+        return record_network(build, inputs, settings, {**info, **_usual(inputs)})
+
+
+def _can_be_eager(build: Build, name: str, family: str) -> bool:
+    """timm's transformers without a switch never had another attention."""
+    with explained(), on_device("meta"):
+        model = build()
+    switched = any(hasattr(module, "fused_attn") for module in model.modules())
+    return (
+        switched
+        or hasattr(model, "set_attn_implementation")
+        or (name.startswith("timm/") and family == Architecture.TRANSFORMER)
+    )
 
 
 def record_variant(depth: Depth, variant: str) -> Recording:

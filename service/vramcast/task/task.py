@@ -27,6 +27,7 @@ from vramcast.task.vocabulary import (
     Kernels,
     Key,
     Kind,
+    Length,
     Level,
     LoraTargets,
     Offload,
@@ -69,6 +70,7 @@ class Task:
     batch_size: int = 1
     input_size: tuple[int, ...] | None = None
     sequence_length: int | None = None
+    length: Length = Length.FIXED
     precision: Precision = Precision.FP32
     optimizer: Optimizer = Optimizer.ADAMW
     gradient_checkpointing: bool = False
@@ -78,13 +80,21 @@ class Task:
     lora_rank: int | None = None
     lora_targets: str = LoraTargets.ALL_LINEAR  # a word, or names of modules separated by commas
     quantization: Quantization = Quantization.NONE
+    upcast: bool | None = None  # None: not said
     zero_stage: int = 0
     data_parallel_size: int = 1
     master_weights: bool = True
     offload: Offload = Offload.NONE
     allocator: Allocator = Allocator.DEFAULT
+    framework: str = ""  # libraries separated by commas, with or without ==version
     namespace: str = ""  # of the pod: whose former runs count
     assumptions: tuple[str, ...] = ()
+
+    @property
+    def upcasts(self) -> bool:
+        """Whether what is not quantized is in fp32. Shards must be of one number format, so FSDP has it in 16 bits."""
+        can = self.quantization in {Quantization.NF4, Quantization.INT8} and self.kind is not Kind.INFERENCE
+        return can and (self.zero_stage == 0 if self.upcast is None else self.upcast)
 
 
 # Annotations whose Task field has another name.
@@ -182,7 +192,7 @@ def describe(task: Task) -> str:
 # Whatever they are, the task runs the same thing.
 _NOT_WHAT_RUNS = frozenset({"share", "gpus", "cap", "max_oom_risk", "max_slowdown", "namespace", "assumptions"})
 _DEFAULTS = {field.name: field.default for field in fields(Task) if field.name not in _NOT_WHAT_RUNS}
-_USUAL = {"attention": DEFAULT_ATTENTION}  # where the field's default means that nothing was said
+_USUAL = {"attention": DEFAULT_ATTENTION, "upcast": True}  # where the field's default means that nothing was said
 
 
 def task_fingerprint(task: Task) -> str:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from vramcast.task.forms import Form, Value, count, dimensions, flag, memory, names_of, one_of, risk, slowdown, words
+from vramcast.task.framework import libraries
 
 PREFIX = "vramcast.dev/"
 
@@ -91,6 +92,15 @@ class Kernels(StrEnum):
     NONE = "none"
     FUSED = "fused"  # norms, rotary positions and activations
     LIGER = "liger"  # those, and a loss that never writes the logits
+
+
+class Length(StrEnum):
+    """What the sequence length of a task is."""
+
+    FIXED = "fixed"  # that of every sample
+    LONGEST = "longest"  # samples differ, and none is longer
+    PADDED = "padded"  # samples differ: the mean, padding included, of batches that are padded to their longest sample
+    PACKED = "packed"  # samples differ: the mean, and nothing is padded
 
 
 class Allocator(StrEnum):
@@ -196,6 +206,9 @@ KEYS: dict[str, Key] = {
         Key("batch-size", count(1, 10**7, "32"), "samples in a step on each GPU", '"32"', _DESCRIBED, default="1"),
         Key("input-size", dimensions, "size of one sample", "3x224x224", _DESCRIBED),
         Key("sequence-length", count(1, 10**7, "512"), "tokens in one sample", '"512"', _DESCRIBED),
+        Key("length", one_of(Length),
+            "where samples differ, what `sequence-length` is: the `longest`, or the mean of `padded` or `packed` ones",
+            "longest", _DESCRIBED, default=Length.FIXED, told=False),
         Key("precision", one_of(Precision, _PRECISIONS), "number format of the run", "amp-bf16", _DESCRIBED,
             default="fp32"),
         Key("optimizer", one_of(Optimizer, _OPTIMIZERS), "optimizer of the run", "adamw", _DESCRIBED,
@@ -214,6 +227,9 @@ KEYS: dict[str, Key] = {
             _DESCRIBED, default=LoraTargets.ALL_LINEAR),
         Key("quantization", one_of(Quantization), "format of frozen base weights", "nf4", _DESCRIBED,
             default=Quantization.NONE, told=False),
+        Key("upcast", flag,
+            "norms, embeddings and head of a quantized network are fp32, as PEFT's `prepare_model_for_kbit_training` "
+            "makes them; usual for nf4 and int8, unless sharded", '"false"', _DESCRIBED, told=False),
         Key("zero-stage", count(0, 3, "2"), "ZeRO/FSDP sharding stage", '"2"', _DESCRIBED, default="0", told=False),
         Key("data-parallel-size", count(1, 10**5, "8"),
             "GPUs that train together; a sharding stage divides states among them", '"8"', _DESCRIBED, default="1",
@@ -225,6 +241,8 @@ KEYS: dict[str, Key] = {
             default=Offload.NONE, told=False),
         Key("allocator", one_of(Allocator, _ALLOCATORS), "how torch's caching allocator asks for memory",
             "expandable-segments", _DESCRIBED, default=Allocator.DEFAULT, told=False),
+        Key("framework", libraries, "libraries of the job and their versions; `fsdp` or `deepspeed`: which one shards",
+            "transformers==4.44,torch==2.4", _DESCRIBED, told=False),
     )
 }  # fmt: skip
 
@@ -286,6 +304,10 @@ RULES: tuple[Rule, ...] = (
          forbids=("master-weights",)),
     Rule({"quantization": ("int8", "int4", "nf4")}, f"quantized weights are not trained: give {PREFIX}lora-rank too",
          needs=("lora-rank",), unless={"task": ("inference",)}),
+    Rule({"upcast": ()}, f"only the rest of a quantized network is upcast: give {PREFIX}quantization too",
+         needs=("quantization",)),
+    Rule({"upcast": ("true",), "quantization": ("none", "int4")},
+         f"contradicts {PREFIX}quantization: PEFT upcasts the rest of nf4 and int8 networks only", forbids=("upcast",)),
     Rule({"lora-targets": ()}, f"modules get adapters only with {PREFIX}lora-rank", needs=("lora-rank",)),
     Rule({"attention": ("flash",)}, f"flash attention computes in 16 bits: give {PREFIX}precision, such as bf16",
          needs=("precision",)),

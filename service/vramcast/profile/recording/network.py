@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from vramcast.forecast.older_loss import LOSS, NEXT_TOKEN
 from vramcast.forecast.recording import Recording, Span
 from vramcast.forecast.sizes import Point, Variable
 from vramcast.forecast.solving import SIDE_STEP, Recorded, points_for, solve
@@ -22,7 +23,7 @@ from vramcast.profile.recording.losses import loss_of
 from vramcast.profile.recording.record import record_model
 from vramcast.profile.recording.settings import RunSettings
 from vramcast.task.task import Task
-from vramcast.task.vocabulary import Attention, Kind
+from vramcast.task.vocabulary import Attention, Kind, Precision, Quantization
 
 Build = Callable[[], nn.Module]
 RecordAt = Callable[[Point], Tape]
@@ -32,6 +33,8 @@ _SHORTEST = 8
 _SMALLEST = 2
 _BEYOND = 2
 _LARGEST_WITH_SIDES = 12 << 10  # 16 kB as text
+_HALF = frozenset({Precision.FP16, Precision.BF16})
+_CAUSAL = "ForCausalLM"  # what transformers calls the loss of a model that predicts the next token
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 
 
@@ -39,11 +42,14 @@ def settings_of(task: Task) -> RunSettings:
     """What of a task's description changes the steps. The optimizer and sharding are added when it is forecast."""
     return RunSettings(
         precision=task.precision,
+        autocast=task.upcasts and task.precision in _HALF,  # casts back what was upcast, where it is multiplied
         attention=task.attention or Attention.SDPA,
         gradient_checkpointing=task.gradient_checkpointing,
+        reentrant=task.gradient_checkpointing,  # with FSDP and a frozen base it takes more, otherwise the same
         lora_rank=task.lora_rank,
         lora_targets=task.lora_targets,
         quantization=task.quantization,
+        upcast=task.upcasts,
         kernels=task.kernels,
         inference=task.kind is Kind.INFERENCE,
     )
@@ -61,6 +67,8 @@ def recording_info(task: Task, inputs: Inputs, model: nn.Module) -> dict[str, st
         "task": str(Kind.INFERENCE if settings.inference else Kind.TRAINING),
         **network_info(model),
     }
+    if settings.quantization is not Quantization.NONE:
+        info["upcast"] = str(settings.upcast).lower()
     if settings.lora_rank is not None:
         info |= {"lora-rank": str(settings.lora_rank), "lora-targets": str(settings.lora_targets)}
     if inputs.sequence_length:
@@ -72,7 +80,12 @@ def recording_info(task: Task, inputs: Inputs, model: nn.Module) -> dict[str, st
 
 def network_info(model: nn.Module) -> dict[str, str]:
     convolves = any(isinstance(module, _CONVOLUTIONS) for module in model.modules())
-    return {"family": family(model), **({"cudnn": "true"} if convolves else {})}
+    predicts = getattr(model, "loss_type", None) == _CAUSAL
+    return {
+        "family": family(model),
+        **({"cudnn": "true"} if convolves else {}),
+        **({LOSS: NEXT_TOKEN} if predicts else {}),
+    }
 
 
 def record_network(

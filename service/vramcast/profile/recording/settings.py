@@ -16,7 +16,7 @@ class RunSettings:
     attention: Attention = Attention.SDPA
     repeated_heads: bool = False  # flash attention of Mistral in transformers before 4.48
     gradient_checkpointing: bool = False
-    reentrant: bool = False  # how checkpointing calls autograd again
+    reentrant: bool = False  # checkpointing calls autograd again, as in transformers before 5
     lora_rank: int | None = None
     lora_targets: str = LoraTargets.ATTENTION  # a word, or names of modules separated by commas
     lora_dropout: float = 0.05
