@@ -1,7 +1,8 @@
 """What is measured about each job, and the traces that say when jobs come and how long they run.
 
 Memory, utilization and the speed beside each other are Lucid's measurements (RTX 3090); durations and gaps between
-arrivals are those of Gavel's traces. A pair that Lucid did not measure is slowed as the median pair of its classes.
+arrivals are those of Gavel's traces. A pair that Lucid did not measure, or that did not run together there, is slowed
+as the median pair of its classes.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from random import Random
 from statistics import median
 
 from bench.cluster.described import annotations_of
+from bench.interference import alone_mib, ran_together
 
 HOUR = 3600.0
 # Gavel's models and the most similar ones that Lucid measured.
@@ -73,7 +75,10 @@ def read_measured(directory: Path) -> Measured:
     )  # fmt: skip
     index = {(k.model, k.dataset, k.batch_size, k.amp): number for number, k in enumerate(kinds)}
     found: dict[tuple[int, int], list[float]] = {}
+    memory_mib = alone_mib(_rows(directory / "lucid_alone.csv"))
     for row in _rows(directory / "lucid_pairs.csv"):
+        if not ran_together(row, memory_mib):
+            continue
         one, two = (
             index[row[f"model{side}"], row[f"dataset{side}"], int(row[f"batchsize{side}"]), row[f"amp{side}"] == "1"]
             for side in (1, 2)

@@ -55,6 +55,19 @@ def test_pairs_that_follow_the_law_have_no_error_and_all_slow_ones_are_recognize
     assert (found.slow_pairs, found.recall) == (1, 1.0)
 
 
+def test_a_pair_whose_memory_is_that_of_one_job_did_not_run_together(tmp_path: Path) -> None:
+    alone, pairs = tmp_path / "alone.csv", tmp_path / "pairs.csv"
+    alone.write_text(
+        "model,dataset,batchsize,amp,gpu_util,gmem_util,gmem\nbig,d,8,0,100,64,9000\nsmall,d,8,0,25,4,2000\n"
+    )
+    names = ",".join(f"{name}{side}" for side in "12" for name in ("model", "dataset", "batchsize", "amp", "speed"))
+    rows = [f"big,d,8,0,1.0,small,d,8,0,1.0,{memory_mib}" for memory_mib in (11000, 10200, 9100, 2000)]
+    pairs.write_text("\n".join([f"{names},gmem", *rows]))
+    kept = lucid_pairs(alone, pairs)
+    assert (len(kept.slowdown), kept.apart) == (2 * 2, 2)
+    assert len(lucid_pairs(alone, pairs, together=False).slowdown) == 2 * 4
+
+
 def test_a_threshold_cannot_divide_equal_forecasts() -> None:
     forecast, measured = np.array([2.0, 1.5, 1.5, 1.0]), np.array([2.0, 1.4, 1.0, 1.0])
     assert recall(forecast, measured, 1.3, 0.8) == 0.5
