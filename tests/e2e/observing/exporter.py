@@ -30,6 +30,11 @@ _METRICS = {
     "DCGM_FI_DEV_FB_RESERVED": "Framebuffer memory reserved (in MiB).",
     "DCGM_FI_DEV_GPU_UTIL": "GPU utilization (in %).",
 }
+# The list of counters that the exporter is installed with leaves these out.
+_PROFILED_METRICS = {
+    "DCGM_FI_PROF_SM_ACTIVE": "The ratio of cycles an SM has at least 1 warp assigned.",
+    "DCGM_FI_PROF_SM_OCCUPANCY": "The ratio of number of warps resident on an SM.",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +55,11 @@ def utilization_percent(gpu: int) -> int:
     return 40 + 5 * (gpu % 8)
 
 
+def profiled_shares(gpu: int) -> dict[str, float]:
+    """The same for the counters of its multiprocessors."""
+    return {"DCGM_FI_PROF_SM_ACTIVE": 0.3 + 0.02 * (gpu % 8), "DCGM_FI_PROF_SM_OCCUPANCY": 0.1 + 0.01 * (gpu % 8)}
+
+
 # Damages the lines that a node's exporter prints.
 Damage = Callable[[str, list[str]], list[str]]
 
@@ -59,7 +69,8 @@ class FakeExporter:
     """Use as a context manager. `needs_mib` is by pod name, `unmanaged_mib` by node and GPU.
 
     `names_pods`: as if the kubelet had given every pod its device. A real exporter does not name a pod that shares by
-    annotation, because the kubelet gave it none.
+    annotation, because the kubelet gave it none. `profiled`: nodes whose exporter also has the counters of
+    multiprocessors, which somebody has to switch on.
     """
 
     api: Api
@@ -68,6 +79,7 @@ class FakeExporter:
     unmanaged_mib: dict[tuple[str, int], int] = field(default_factory=dict)
     damage: Damage = lambda _node, lines: lines
     names_pods: bool = True
+    profiled: set[str] = field(default_factory=set)
     url: str = ""
     _scrapes: Counter[str] = field(default_factory=Counter)
     _server: AbstractContextManager[str] | None = None
@@ -94,7 +106,7 @@ class FakeExporter:
         for sample in self._samples(node):
             samples[sample.metric].append(sample)
         lines = []
-        for metric, text in _METRICS.items():
+        for metric, text in (_METRICS | (_PROFILED_METRICS if node in self.profiled else {})).items():
             lines += [f"# HELP {metric} {text}", f"# TYPE {metric} gauge", *map(str, samples[metric])]
         return lines
 
@@ -105,15 +117,17 @@ class FakeExporter:
             labels = _gpu_labels(node, gpu, product)
             here = used.get(gpu, {})
             total = sum(here.values()) + self.unmanaged_mib.get((node, gpu), 0)
-            busy = utilization_percent(gpu) if total else 0
+            busy: dict[str, float] = {"DCGM_FI_DEV_GPU_UTIL": utilization_percent(gpu)}
+            busy |= profiled_shares(gpu) if node in self.profiled else {}
+            shown = {metric: value if total else 0 for metric, value in busy.items()}
             yield Sample("DCGM_FI_DEV_FB_RESERVED", RESERVED_MIB, labels)
             yield Sample("DCGM_FI_DEV_FB_FREE", product.memory_mib - RESERVED_MIB - total, labels)
             yield Sample("DCGM_FI_DEV_FB_USED", total, labels)
-            yield Sample("DCGM_FI_DEV_GPU_UTIL", busy, labels)
+            yield from (Sample(metric, value, labels) for metric, value in shown.items())
             for pod, mib in here.items() if self.names_pods else ():
                 named = (*labels, ("container", "main"), ("namespace", "default"), ("pod", pod))
                 yield Sample("DCGM_FI_DEV_FB_USED", mib, named)
-                yield Sample("DCGM_FI_DEV_GPU_UTIL", busy, named)
+                yield from (Sample(metric, value, named) for metric, value in shown.items())
 
     def _used_mib(self, node: str) -> dict[int, dict[str, int]]:
         found: dict[int, dict[str, int]] = defaultdict(dict)

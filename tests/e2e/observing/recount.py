@@ -19,7 +19,14 @@ from tests.e2e.observing.world import FB_USED, World, written
 
 Json = dict[str, Any]
 MIB = 1 << 20
-GPU_UTIL = "DCGM_FI_DEV_GPU_UTIL"
+# By counter: its annotation, DCGM's metric, and what that metric shows of a GPU in full use.
+COUNTERS = {
+    "gpu_util": ("forecast-utilization", "DCGM_FI_DEV_GPU_UTIL", 100),
+    "sm_active": ("forecast-sm-active", "DCGM_FI_PROF_SM_ACTIVE", 1),
+    "sm_occupancy": ("forecast-sm-occupancy", "DCGM_FI_PROF_SM_OCCUPANCY", 1),
+}
+# A pod that uses less has not begun.
+LEAST_MIB = 64
 Group = tuple[str, str, str]  # family, level, product
 Samples = Mapping[str, Sequence[tuple[float, float]]]  # by pod
 
@@ -33,7 +40,7 @@ class Recounted:
     median_bytes: int
     promised_bytes: int
     peak_bytes: int
-    utilization: float | None  # forecast minus observed
+    utilization: Mapping[str, float]  # forecast minus observed, by counter
 
     @property
     def kept(self) -> bool:
@@ -52,33 +59,39 @@ def recount(world: World) -> list[Recounted]:
     products = {
         node["metadata"]["name"]: node["metadata"]["labels"]["nvidia.com/gpu.product"] for node in world.api.nodes()
     }
-    memory, busy = (_by_pod(world, metric) for metric in (FB_USED, GPU_UTIL))
-    forecasts = Utilizations(world)
-    return [_recount_one(pod, products[pod["spec"]["nodeName"]], memory, busy, forecasts) for pod in world.over]
+    series = {metric: _named(world, metric) for metric in (FB_USED, *(metric for _, metric, _ in COUNTERS.values()))}
+    memory = _by_pod(series[FB_USED])
+    alone = _alone(series[FB_USED])
+    busy = {counter: _by_pod(series[metric], alone) for counter, (_, metric, _) in COUNTERS.items()}
+    return [_recount_one(pod, products[pod["spec"]["nodeName"]], memory, busy) for pod in world.over]
 
 
-class Utilizations:
-    """The pod's annotations lack the forecast utilization, so the service is asked once for each task."""
-
-    def __init__(self, world: World) -> None:
-        self._world = world
-        self._known: dict[str, float | None] = {}
-
-    def of(self, pod: Json, product: str) -> float | None:
-        key = f"{product} {sorted(written(pod).items())}"
-        if key not in self._known:
-            self._known[key] = self._world.forecast(pod, product)["utilization"]["gpu_util"]
-        return self._known[key]
+# (pod, (node, GPU), samples)
+Named = tuple[str, tuple[str, str], Sequence[tuple[float, float]]]
+Place = tuple[tuple[str, str], float]
 
 
-def _by_pod(world: World, metric: str) -> Samples:
+def _named(world: World, metric: str) -> list[Named]:
+    return [
+        (labels[world.pod_label], (labels["Hostname"], labels["gpu"]), samples)
+        for labels, samples in world.prometheus.samples(f'{metric}{{{world.pod_label}!=""}}')
+    ]
+
+
+def _alone(memory: Iterable[Named]) -> set[Place]:
+    """The GPUs and times at which one pod used memory."""
+    users = Counter((gpu, at) for _, gpu, samples in memory for at, mib in samples if mib >= LEAST_MIB)
+    return {place for place, count in users.items() if count == 1}
+
+
+def _by_pod(series: Iterable[Named], places: set[Place] | None = None) -> Samples:
     found: dict[str, list[tuple[float, float]]] = defaultdict(list)
-    for labels, samples in world.prometheus.samples(f'{metric}{{{world.pod_label}!=""}}'):
-        found[labels[world.pod_label]] += samples
+    for pod, gpu, samples in series:
+        found[pod] += [(at, value) for at, value in samples if places is None or (gpu, at) in places]
     return found
 
 
-def _recount_one(pod: Json, product: str, memory: Samples, busy: Samples, forecasts: Utilizations) -> Recounted:
+def _recount_one(pod: Json, product: str, memory: Samples, busy: Mapping[str, Samples]) -> Recounted:
     annotations, status, name = written(pod), pod["status"], pod["metadata"]["name"]
     ended = status["containerStatuses"][0]["state"]["terminated"]
     begin, end = _epoch(status["startTime"]), _epoch(ended["finishedAt"])
@@ -86,8 +99,11 @@ def _recount_one(pod: Json, product: str, memory: Samples, busy: Samples, foreca
     oom = "CUDA out of memory" in ended.get("message", "")
     given = "gpu-memory" in annotations
     promised = quantity(annotations["reserved-memory"])
-    used = fmean(value for at, value in busy[name] if begin <= at <= end) / 100
-    forecast = forecasts.of(pod, product)
+    utilization = {}
+    for counter, (annotation, _, whole) in COUNTERS.items():
+        seen = [value / whole for at, value in busy[counter][name] if begin <= at <= end]
+        if seen and annotation in annotations:
+            utilization[counter] = float(annotations[annotation]) - fmean(seen)
     return Recounted(
         group=(annotations.get("architecture", "unknown"), "given" if given else "summary", product),
         ending="oom" if oom else status["phase"].lower(),
@@ -95,7 +111,7 @@ def _recount_one(pod: Json, product: str, memory: Samples, busy: Samples, foreca
         promised_bytes=promised,
         # A run that ended in OOM needed more than it had, whatever the samples show.
         peak_bytes=max(promised, round(peak) * MIB) if oom else round(peak) * MIB,
-        utilization=None if forecast is None else forecast - used,
+        utilization=utilization,
     )
 
 
@@ -121,7 +137,9 @@ def check_metrics(world: World, runs: Sequence[Recounted]) -> None:
         _check_histogram(
             scraped, "vramcast_over_reservation_ratio", group, [run.over_reservation for run in without_oom]
         )
-        _check_utilization(scraped, group, [run.utilization for run in of_group if run.utilization is not None])
+        for counter in COUNTERS:
+            errors = [run.utilization[counter] for run in of_group if counter in run.utilization]
+            _check_utilization(scraped, group, counter, errors)
         assert scraped.value("vramcast_coverage_outcomes", group) == len(of_group)
         _check_close(scraped.value("vramcast_coverage_ratio", group), fmean(run.kept for run in of_group), 1e-9)
         bias = math.exp(fmean(math.log(run.error) for run in of_group))
@@ -135,13 +153,13 @@ def _check_histogram(scraped: Scraped, name: str, group: Group, values: Sequence
     assert buckets == {le: sum(value <= float(le) for value in values) for le in buckets}
 
 
-def _check_utilization(scraped: Scraped, group: Group, values: Sequence[float]) -> None:
+def _check_utilization(scraped: Scraped, group: Group, counter: str, values: Sequence[float]) -> None:
     """A histogram with negative buckets has neither sum nor count in this format."""
-    buckets = scraped.buckets("vramcast_utilization_error_ratio", group)
+    buckets = scraped.buckets("vramcast_utilization_error_ratio", group, counter)
     assert buckets["+Inf"] == len(values)
     for le, count in buckets.items():
         least, most = (sum(value <= float(le) + rounding for value in values) for rounding in (-1e-6, 1e-6))
-        assert least <= count <= most, f"{count} up to {le}, recounted {least} to {most}"
+        assert least <= count <= most, f"{counter}: {count} up to {le}, recounted {least} to {most}"
 
 
 def _check_close(scraped: float, recounted: float, tolerance: float) -> None:
@@ -166,8 +184,9 @@ class Scraped:
         assert len(found) == 1, f"{name} of {group}: {found}"
         return found[0]
 
-    def buckets(self, name: str, group: Group) -> dict[str, float]:
-        return {labels["le"]: value for labels, value in self._of(f"{name}_bucket", group)}
+    def buckets(self, name: str, group: Group, counter: str | None = None) -> dict[str, float]:
+        found = self._of(f"{name}_bucket", group)
+        return {labels["le"]: value for labels, value in found if labels.get("counter") == counter}
 
     def _of(self, name: str, group: Group) -> Iterable[tuple[dict[str, str], float]]:
         return [(labels, value) for labels, value in self._prometheus.query(name) if _group(labels) == group]

@@ -119,6 +119,13 @@ def other_runs() -> list[Run]:
     ]
 
 
+def lone_runs() -> list[Run]:
+    """For what only pods alone on a GPU have, their utilization, and pods that say their own peak: a second source."""
+    need_mib = 700
+    task = {**summary("rnn", 0), "observed-memory": f"{need_mib}Mi"}
+    return [Run(f"alone-{number}", task, need_mib, T4.product) for number in range(2)]
+
+
 def cause_errors(world: World) -> None:
     httpx.post(f"{world.service.url}/filter", content=b"{", timeout=PATIENCE_SECONDS)
     world.api.create_pod(Run("too-large", {"gpu-memory": "900Gi"}, 0, T4.product).manifest())
@@ -169,6 +176,9 @@ def test_after_60_outcomes_coverage_recovers_and_every_metric_shown_is_correct(
     candidate = new_candidate(tmp_path / "candidate")
     world = begin(NODES, candidate_artifact=str(candidate), run_memory="false")
     families = {family: draw(world, family) for family in FAMILIES}
+    world.exporter.profiled.add("t4")
+    for run in lone_runs():
+        world.run_to_the_end([run])
     world.run_to_the_end(other_runs())
     cause_errors(world)
 
@@ -190,7 +200,7 @@ def test_after_60_outcomes_coverage_recovers_and_every_metric_shown_is_correct(
 
     assert world.service.metric("vramcast_unmeasured_runs_total") == 0
     promised = world.prometheus.query('vramcast_coverage_promised_ratio{level="summary"}')
-    assert [value for _, value in promised] == [pytest.approx(1 - RISK)] * 3
+    assert [value for _, value in promised] == [pytest.approx(1 - RISK)] * 4
     eventually(lambda: check_metrics(world, recount(world)) is None, what="the metrics to be scraped")
     check_rules(world)
     checked = subprocess.run(

@@ -12,7 +12,7 @@ import pytest
 from tests.controlplane import ApiError, eventually
 from tests.controlplane.objects import A100_40GB
 from tests.e2e.observing.conftest import Begin
-from tests.e2e.observing.recount import check_metrics, recount
+from tests.e2e.observing.recount import COUNTERS, check_metrics, recount
 from tests.e2e.observing.world import LEARNED_STATE_PATH, Run, World
 
 pytestmark = pytest.mark.e2e
@@ -51,15 +51,28 @@ def stored_outcomes(world: World) -> int:
     return len(json.loads(stored["accuracy.json"])["counted"])
 
 
+def check_counters(world: World, least: int) -> None:
+    """Each counter was compared with DCGM's of that name, by so many runs or more."""
+    for counter in COUNTERS:
+        assert world.service.metric("vramcast_utilization_scraped", f'counter="{counter}"') == 1
+        every = f'counter="{counter}",le="+Inf"'
+        assert world.service.metric("vramcast_utilization_error_ratio_bucket", every) >= least
+
+
 def test_a_killed_service_resumes_where_it_stopped_and_counts_no_run_twice(begin: Begin) -> None:
     world = begin(NODES)
+    world.exporter.profiled.add("a")
     fresh = ask(world)
     # The runs take one and a half times the forecast, so there is something to learn.
     need_mib = round(fresh["median_bytes"] * 1.5) >> 20
+    # Pods that share a GPU have no utilization of their own, so these follow each other.
+    for run in runs("alone", [need_mib - 20, need_mib - 10]):
+        world.run_to_the_end([run])
+    check_counters(world, 2)
     world.run_to_the_end(runs("first", [need_mib + 10 * number for number in range(12)]))
     learned = ask(world)
     assert learned["bound_bytes"] > 1.02 * fresh["bound_bytes"]
-    eventually(lambda: stored_outcomes(world) == 12, what="the outcomes to be stored")
+    eventually(lambda: stored_outcomes(world) == 14, what="the outcomes to be stored")
 
     during_outage, across_restart = runs("during-outage", [3_000, 3_100]), runs("across-restart", [3_200, 3_300])
     world.begin([*during_outage, *across_restart])
@@ -71,12 +84,13 @@ def test_a_killed_service_resumes_where_it_stopped_and_counts_no_run_twice(begin
     world.end(across_restart)
     world.await_counted()
     world.await_polls(4)
-    assert world.counted() == 16
+    assert world.counted() == 18
     assert world.service.metric("vramcast_unmeasured_runs_total") == 0
     eventually(lambda: check_metrics(world, recount(world)) is None, what="the metrics to be scraped")
 
     # Restart again with no runs in between: every value must match exactly.
-    eventually(lambda: stored_outcomes(world) == 16, what="the outcomes to be stored")
+    check_counters(world, 2)
+    eventually(lambda: stored_outcomes(world) == 18, what="the outcomes to be stored")
     before, bound = lasting(world), ask(world)["bound_bytes"]
     world.service.kill()
     world.service.start()
