@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from vramcast.forecast.counters import Counter
-from vramcast.forecast.recorded_bounds import Figure, Method, RunKind
+from vramcast.forecast.recorded_bounds import UNCALIBRATED, Figure, Method, RecordedCalibration, RunKind
 from vramcast.names import Product
 from vramcast.task.task import Task
-from vramcast.task.vocabulary import Level
-from vramcast.train.recorded import Miss, accuracy, fit
+from vramcast.task.vocabulary import Level, Precision
+from vramcast.train.progress import Progress
+from vramcast.train.recorded import Miss, fit
+from vramcast.train.recorded_accuracy import accuracy
 from vramcast.train.runs.reader import MeasuredRun, RunEnding
 
 A100 = Product("NVIDIA-A100-SXM4-80GB")
 RUN = MeasuredRun("table", "a", Task(Level.NAME, model="a"), A100, RunEnding.MEASURED, {Counter.DEVICE: 20.0})
 LORA = RunKind(Method.LORA)
-CELL = "device/single"  # the widest, which any number of networks fills
-NARROW = "device/single/lora/plain"
+CELL = "device/fixed"  # the widest, which any number of networks fills
+NARROW = "device/fixed/single/lora/plain"
 
 
 def misses(by_network: dict[str, list[float]], kind: RunKind = LORA) -> list[Miss]:
@@ -82,14 +85,44 @@ def test_a_narrow_cell_needs_two_networks() -> None:
 def test_a_cell_without_runs_is_answered_by_the_wider_one() -> None:
     calibration = fit(misses({"a": [0.1], "b": [0.15]}))
     quantized = calibration.bounds(RunKind(Method.QUANTIZED, fused=True), A100)
-    assert quantized.device == calibration.cells["device/single"]
-    assert calibration.bounds(RunKind(sharded=True), A100).device is None
+    assert quantized.device == calibration.cells["device/fixed/single"]
+    assert calibration.bounds(RunKind(sharded=True), A100).device == calibration.cells[CELL]
+    assert calibration.bounds(RunKind(varies=True), A100).device is None
 
 
-def test_accuracy_is_of_networks_that_the_cells_have_not_seen() -> None:
-    """The one that is far off cannot have moved its own bound."""
-    (found,) = accuracy(
-        misses({"a": [0.0], "b": [0.0], "c": [0.0], "far": [2.0]}), "network", lambda miss: miss.network
-    )
-    assert (found["slice"], found["rows"]) == ("table/lora/single/device", 4)
-    assert found["coverage"]["0.05"] == 0.75
+def test_a_network_that_two_sources_measured_counts_for_each() -> None:
+    """They may agree on it and differ in what else they do."""
+    one = misses({"a": [0.0], "b": [0.1]})
+    other = [replace(miss, run=replace(miss.run, source="another")) for miss in misses({"a": [0.2]})]
+    assert fit([*one, *other]).cells[CELL].shift > fit(one).cells[CELL].shift
+    assert fit([*one, *other]).cells[CELL].networks == 2
+
+
+def test_of_many_networks_the_bound_is_what_one_more_exceeds_at_the_stated_risk() -> None:
+    images = RunKind(images=True)
+    cell = fit(misses({f"n{at}": [0.01 * at] for at in range(100)}, images)).cells["device/images/full"]
+    assert cell.beyond(0.05) == pytest.approx(0.95)
+    assert cell.beyond(0.01) == pytest.approx(0.99)
+
+
+LLAMA = MeasuredRun(
+    "table", "hf/Llama-3.1-8B", Task(Level.NAME, model="hf/Llama-3.1-8B", batch_size=4, sequence_length=2048,
+    precision=Precision.BF16, lora_rank=16), A100, RunEnding.MEASURED, {Counter.DEVICE: 60.0},
+)  # fmt: skip
+
+
+def test_accuracy_is_of_networks_that_the_calibration_has_not_seen() -> None:
+    """What is asked for each network leaves out that network and nothing else."""
+    asked: list[list[str]] = []
+    runs = [LLAMA, replace(LLAMA, network="another", source="another")]
+
+    def fit_others(left_out: Callable[[MeasuredRun], bool]) -> RecordedCalibration:
+        asked.append([run.network for run in runs if left_out(run)])
+        return UNCALIBRATED
+
+    found = accuracy(runs, "network", lambda run: run.network, fit_others, Progress(quiet=True))
+    assert asked == [["another"], ["hf/Llama-3.1-8B"]]
+    slices = {entry["slice"]: entry for entry in found}
+    assert {"all", "table", "another", "table/full/single/fixed"} <= slices.keys()
+    assert (slices["all"]["unseen"], slices["all"]["rows"]) == ("network", 2)
+    assert set(slices["all"]["counters"][Counter.DEVICE]["coverage"]) == {"0.1", "0.05", "0.01"}

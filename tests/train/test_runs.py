@@ -9,7 +9,7 @@ import pytest
 
 from vramcast.forecast.counters import Counter
 from vramcast.forecast.forecaster import PhysicsForecaster
-from vramcast.task.vocabulary import Optimizer, Precision, Quantization
+from vramcast.task.vocabulary import Attention, Length, Optimizer, Precision, Quantization
 from vramcast.train.progress import Progress
 from vramcast.train.runs import words
 from vramcast.train.runs.counters import counter
@@ -96,6 +96,56 @@ def test_lengths_that_vary_are_told_apart(tmp_path: Path, change: dict[str, str]
     assert read(tmp_path, {**LORA, **change}).runs[0].varies is varies
 
 
+@pytest.mark.parametrize(
+    ("change", "length"),
+    [({}, Length.FIXED), ({"seq_len": "1024 cap"}, Length.LONGEST), ({"seq_len": "~277 mean"}, Length.PADDED),
+     ({"seq_len": "~277 mean", "kernels": "accelerated-peft-bnb-padding-free"}, Length.PACKED)],
+)  # fmt: skip
+def test_a_task_says_what_its_length_is(tmp_path: Path, change: dict[str, str], length: Length) -> None:
+    assert read(tmp_path, {**LORA, **change}).runs[0].task.length is length
+
+
+FSDP = {**LORA, "n_gpus": "4", "parallelism": "FSDP FULL_SHARD (accelerate.yaml)"}
+
+
+@pytest.mark.parametrize(
+    ("change", "masters"),
+    [({}, False), ({"method": "full"}, True), ({"method": "full", "precision": "bfloat16 pure"}, False)],
+)
+def test_under_fsdp_a_flag_for_amp_means_fp32_copies_of_what_is_trained(
+    tmp_path: Path, change: dict[str, str], masters: bool
+) -> None:
+    (run,) = read(tmp_path, {**FSDP, **change}).runs
+    assert (run.task.zero_stage, run.task.framework, run.task.master_weights) == (3, "fsdp", masters)
+
+
+def test_a_quantized_base_under_fsdp_has_no_masters(tmp_path: Path) -> None:
+    (run,) = read(tmp_path, {**FSDP, "method": "qlora", "quant": "bnb-nf4"}).runs
+    assert (run.task.zero_stage, run.task.master_weights) == (3, False)
+
+
+IMAGES = {
+    **LORA, "seq_len": "", "checkpointing": "off", "method": "full", "lora_rank": "", "lora_targets": "",
+    "attention": "eager (softmax(QK) materialised)", "precision": "fp16 AMP (autocast; fp32 weights)",
+    "image_size": "224",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "attention"), [("timm/resnet50", None), ("timm/vit_base_patch16_224", Attention.EAGER)]
+)
+def test_how_attention_is_computed_is_said_where_there_is_attention(
+    tmp_path: Path, name: str, attention: Attention | None
+) -> None:
+    assert read(tmp_path, {**IMAGES, "model": name, "model_ref": name}).runs[0].task.attention is attention
+
+
+def test_the_image_size_of_a_denoiser_is_in_pixels(tmp_path: Path) -> None:
+    video = {"model": "THUDM/CogVideoX-2b", "model_ref": "THUDM/CogVideoX-2b", "image_size": "49x480x720"}
+    (run,) = read(tmp_path, {**IMAGES, **video, "attention": "sdpa"}).runs
+    assert run.task.input_size == (3, 49, 480, 720)
+
+
 def test_rows_of_a_licence_that_forbids_it_are_never_trained_on(tmp_path: Path) -> None:
     assert read(tmp_path, {**LORA, "licence": "AGPL-3.0 (docs in repo)"}).runs[0].evaluate_only
     assert not read(tmp_path, LORA).runs[0].evaluate_only
@@ -158,6 +208,26 @@ def test_sharding_is_read(parallelism: str, gpus: str, found: words.Sharding) ->
 )
 def test_counters_are_told_apart(kind: str, found: Counter | None) -> None:
     assert counter(kind) is found
+
+
+@pytest.mark.parametrize(
+    ("text", "parallelism", "found"),
+    [
+        ("HF Trainer; torch==2.4.1 transformers==4.44.2", "none", "torch==2.4,transformers==4.44"),
+        ("timm benchmark.py, torch 1.12", "none", "torch==1.12"),
+        ("torch 2.5.1+cu121", "FSDP FULL_SHARD", "torch==2.5,fsdp"),
+        ("Composer", "DeepSpeed ZeRO-2", "deepspeed"),
+        ("mmdetection", "DDP", ""),
+    ],
+)
+def test_versions_are_read_from_prose(text: str, parallelism: str, found: str) -> None:
+    assert words.framework(text, parallelism) == found
+
+
+def test_repeats_over_library_versions_are_one_run_with_the_usual_versions(tmp_path: Path) -> None:
+    notes = ("transformers==4.44.2", "transformers==4.45.1", "transformers==4.45.2")
+    (run,) = read(tmp_path, *({**LORA, "note": note} for note in notes)).runs
+    assert (run.repeats, run.task.framework) == (3, "transformers==4.45")
 
 
 def test_offload_needs_sharding() -> None:

@@ -16,12 +16,14 @@ from vramcast.forecast.description import Description, decode_profile
 from vramcast.forecast.features import unfamiliar_settings
 from vramcast.forecast.forecast import UNADJUSTED, Adjustment, Basis, Forecast, Part, Source, steady_bound
 from vramcast.forecast.latents import shown_size
+from vramcast.forecast.lengths import at_longest
 from vramcast.forecast.named import KnownSteps, NoSteps, lower_level, steps_of
 from vramcast.forecast.physics import bound_factor
 from vramcast.forecast.recorded import forecast_recording
 from vramcast.forecast.recorded_bounds import UNCALIBRATED, RecordedCalibration
 from vramcast.forecast.rules import has_master
 from vramcast.forecast.summary import MATCH_MARGIN, catalog_match, layers_of, summarized
+from vramcast.forecast.totals import bounded_totals
 from vramcast.hardware.products import PRODUCTS, calibration_note
 from vramcast.names import Product
 from vramcast.task.quantity import MIB
@@ -62,6 +64,7 @@ class CachingForecaster(ABC):
         risk = task.max_oom_risk if task.max_oom_risk is not None else self._default_risk
         if task.level is Level.GIVEN and task.gpu_memory_mib is not None:
             return _given(task.gpu_memory_mib * MIB, product, risk)
+        task = at_longest(task)
         if product not in PRODUCTS and (note := calibration_note(product)) is not None:
             task = replace(task, assumptions=(*task.assumptions, note))
         steps = steps_of(task)
@@ -79,7 +82,8 @@ class CachingForecaster(ABC):
         if notes := (*described.assumptions, *_without_effect(task), *_with_masters(task)):
             task = replace(task, assumptions=(*task.assumptions, *notes))
         forecast = self.forecast_network(described.network, task, product, risk)
-        return replace(forecast, bound_bytes=round(described.doubt * forecast.bound_bytes))
+        doubted = replace(forecast, bound_bytes=round(described.doubt * forecast.bound_bytes))
+        return bounded_totals(doubted, task, layers=described.network is not None)
 
     @property
     def recorded_calibration(self) -> RecordedCalibration:

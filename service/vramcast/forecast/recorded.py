@@ -17,15 +17,10 @@ from vramcast.forecast.peaks import AllocatorSettings, Peaks, peaks
 from vramcast.forecast.physics import context_part
 from vramcast.forecast.prepared import Prepared, prepared
 from vramcast.forecast.rank_view import Plan, Scheme
-from vramcast.forecast.recorded_bounds import (
-    UNCALIBRATED,
-    Figure,
-    Method,
-    RecordedCalibration,
-    RunKind,
-)
+from vramcast.forecast.recorded_bounds import UNCALIBRATED, Figure, RecordedCalibration
 from vramcast.forecast.recording import Recording
 from vramcast.forecast.recordings import builtin_recordings
+from vramcast.forecast.run_kind import LOOP, run_kind
 from vramcast.forecast.sharding import shard
 from vramcast.forecast.sizes import Point, Variable
 from vramcast.forecast.storage import MARK, decode
@@ -36,7 +31,7 @@ from vramcast.names import Product
 from vramcast.task.framework import FSDP, TRANSFORMERS, is_older, runs_with
 from vramcast.task.quantity import MIB
 from vramcast.task.task import FIELD_NAMES, Task
-from vramcast.task.vocabulary import KEYS, PREFIX, Allocator, Kernels, Kind, Offload, Optimizer, Precision, Quantization
+from vramcast.task.vocabulary import KEYS, PREFIX, Allocator, Kind, Offload, Optimizer, Precision
 
 VERSION = "recording-2"
 _CAST = frozenset({Precision.FP16, Precision.BF16})
@@ -47,7 +42,6 @@ _RECORDED = ("precision", "gradient-checkpointing", "attention", "kernels", "lor
              "task", "optimizer", "gradient-accumulation")  # fmt: skip
 # A loop decides these too, whether or not its recording says how.
 _DECIDED_BY_LOOPS = (*_RECORDED, "zero-stage", "master-weights", "offload", "framework")
-_LOOP = "loop"  # in the `info` of a recorded loop: its name
 ANNOTATIONS = {Variable.BATCH: "batch-size", Variable.LENGTH: "sequence-length", Variable.SIDE: "input-size",
                 Variable.RANK: "lora-rank"}  # fmt: skip
 _NOT_SAID = "None"
@@ -120,25 +114,6 @@ def forecast_recording(
 def _holds(found: Peaks, run: _Run, capacity_bytes: int) -> bool:
     """Whether the run does with so little, given that the allocator frees what it caches before it fails."""
     return found.active_bytes <= capacity_bytes and _measured(run, capacity_bytes)[0].out_of_memory is None
-
-
-def run_kind(recording: Recording, task: Task) -> RunKind:
-    return RunKind(
-        method=_method(task),
-        sharded=task.zero_stage > 0,
-        replicated=task.zero_stage == 0 and task.data_parallel_size > 1,
-        fused=task.kernels is not Kernels.NONE or recording.info.get("kernels", Kernels.NONE) != Kernels.NONE,
-        convolves="cudnn" in recording.info,
-        own_loop=_LOOP in recording.info,
-    )
-
-
-def _method(task: Task) -> Method:
-    if task.kind is Kind.INFERENCE:
-        return Method.INFERENCE
-    if task.quantization is not Quantization.NONE:
-        return Method.QUANTIZED
-    return Method.LORA if task.lora_rank else Method.FULL
 
 
 def task_tape(key: str, task: Task) -> Tape:
@@ -304,8 +279,8 @@ def _check_fixed(recording: Recording, variable: Variable, said: int) -> None:
         return
     if usual is not None:
         why = f"was recorded with {usual} only"
-    elif _LOOP in recording.info:
-        why = f"is a recording of {recording.info[_LOOP]}, which does not vary it: leave it out"
+    elif LOOP in recording.info:
+        why = f"is a recording of {recording.info[LOOP]}, which does not vary it: leave it out"
     else:
         why = "does not depend on it: leave it out"
     _refuse(variable, said, f"the profile {why}")
@@ -347,7 +322,7 @@ def _said(task: Task, name: str) -> str:
 
 
 def _refuse_contradictions(recording: Recording, task: Task) -> None:
-    names = _DECIDED_BY_LOOPS if _LOOP in recording.info else _RECORDED
+    names = _DECIDED_BY_LOOPS if LOOP in recording.info else _RECORDED
     errors = [
         FieldError(PREFIX + name, said, f"the profile {why}: leave it out")
         for name in names
@@ -361,7 +336,7 @@ def _contradiction(recording: Recording, name: str, said: str) -> str:
     recorded = recording.info.get(name)
     if recorded is not None:
         return f"was recorded with {recorded}" if said != recorded else ""
-    return f"is a recording of {recording.info[_LOOP]}, which decides it" if _LOOP in recording.info else ""
+    return f"is a recording of {recording.info[LOOP]}, which decides it" if LOOP in recording.info else ""
 
 
 def _was_said(task: Task, name: str) -> bool:
@@ -384,13 +359,13 @@ def _optimizer(recording: Recording, task: Task) -> Optimizer | None:
 
 def _assumptions(recording: Recording, task: Task) -> Iterator[str]:
     """The task's, less those that the recording knows; and what was taken from the recording."""
-    loop = _LOOP in recording.info
+    loop = LOOP in recording.info
     names = _DECIDED_BY_LOOPS if loop else [name for name in _RECORDED if name in recording.info]
     batch = _batch(recording, task)
     known = tuple(f"{name} " for name in (*names, *([ANNOTATIONS[Variable.BATCH]] if batch is None else [])))
     yield from (note for note in task.assumptions if not note.startswith(known))
     if loop:
-        yield f"the steps of {recording.info[_LOOP]}, as recorded"
+        yield f"the steps of {recording.info[LOOP]}, as recorded"
     said = {Variable.BATCH: batch, Variable.LENGTH: task.sequence_length, Variable.SIDE: task.input_size,
             Variable.RANK: task.lora_rank}  # fmt: skip
     for variable, value in said.items():

@@ -34,6 +34,9 @@ _UNMEASURED = bound_factor(_RISK) - 1.0
 _LEAST_BYTES = 512 * MIB
 # Tensors in use are three times as close to torch's own count as the reserved memory is to the device's.
 _OF_TENSORS = 1.0 / 3.0
+# Samples of varying length leave gaps in the cache: runs reserved up to 1.35 times as much beyond their tensors as runs
+# with samples of one length did.
+_GAPS = 1.35
 _ONE = Spreads({_RISK: 1.0})  # margins are stored as they are
 
 
@@ -58,19 +61,27 @@ class RunKind:
     replicated: bool = False  # over several GPUs, which all hold everything
     fused: bool = False
     convolves: bool = False
+    images: bool = False  # that is what the network reads
     own_loop: bool = False
+    varies: bool = False  # samples differ in length
 
     @property
     def measured(self) -> bool:
         """Whether published runs of this kind can be compared at all. Of the others nobody has any."""
-        return not (self.convolves or self.own_loop or self.replicated or self.method is Method.INFERENCE)
+        unheard = self.images and (self.sharded or self.method is Method.QUANTIZED)
+        return not (unheard or self.own_loop or self.replicated or self.method is Method.INFERENCE)
 
     def cells(self, figure: Figure) -> Iterator[str]:
-        """From the narrowest to the widest."""
-        sharding, kernels = "sharded" if self.sharded else "single", "fused" if self.fused else "plain"
-        yield f"{figure}/{sharding}/{self.method}/{kernels}"
-        yield f"{figure}/{sharding}/{self.method}"
-        yield f"{figure}/{sharding}"
+        """From the narrowest to the widest. Varying lengths fragment the cache, so they have cells of their own."""
+        if self.images:
+            yield f"{figure}/images/{self.method}"
+            yield f"{figure}/images"
+            return
+        length, sharding = "varying" if self.varies else "fixed", "sharded" if self.sharded else "single"
+        yield f"{figure}/{length}/{sharding}/{self.method}/{'fused' if self.fused else 'plain'}"
+        yield f"{figure}/{length}/{sharding}/{self.method}"
+        yield f"{figure}/{length}/{sharding}"
+        yield f"{figure}/{length}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +93,7 @@ class Learned:
     networks: int
 
     def beyond(self, risk: float) -> float:
-        """How far the bound lies above the recording. The median stays: few networks say what a median should be."""
+        """How far the bound lies above the recording. The median stays: shifted, it missed unseen networks by more."""
         return max(0.0, self.shift + self.factors.margin(_ONE, risk))
 
 
@@ -93,16 +104,27 @@ class Bounds:
     doubt: float
     device: Learned | None = None
     tensors: Learned | None = None
+    varies: bool = False
+
+    def ceiling_bytes(self, recorded_bytes: int, risk: float) -> int:
+        """No bound lies above it: a recording has every tensor, so it cannot be further off than the rule of thumb for
+        a forecast from layers. Only the gaps that varying lengths leave come on top.
+        """
+        return round(recorded_bytes * bound_factor(risk) * (_GAPS if self.varies else 1.0))
+
+    def _learned(self, figure: Figure) -> Learned | None:
+        return self.device if figure is Figure.DEVICE else self.tensors
 
     def bound_bytes(self, figure: Figure, recorded_bytes: int, risk: float) -> int:
-        """Never above the rule of thumb for a forecast from layers, nor below what was recorded."""
-        learned = self.device if figure is Figure.DEVICE else self.tensors
+        """Never above the ceiling, nor below what was recorded."""
+        learned = self._learned(figure)
         if learned is None:
             share = self.doubt if figure is Figure.DEVICE else _OF_TENSORS * self.doubt
             more = _scale(risk) * max(share * recorded_bytes, _LEAST_BYTES)
         else:
             more = max(math.expm1(learned.beyond(risk)) * recorded_bytes, _scale(risk) * _LEAST_BYTES)
-        return min(recorded_bytes + round(more), max(recorded_bytes, round(recorded_bytes * bound_factor(risk))))
+        bound = min(recorded_bytes + round(more), self.ceiling_bytes(recorded_bytes, risk))
+        return max(bound, recorded_bytes)
 
     def tensors_capacity_bytes(self, room_bytes: int, risk: float) -> int:
         """What the recorded tensors must fit into, so that the true ones fit into the room at this risk."""
@@ -120,8 +142,8 @@ class RecordedCalibration:
     def bounds(self, kind: RunKind, product: Product) -> Bounds:
         doubted = doubt(product, kind)
         if not kind.measured or product not in PRODUCTS:
-            return Bounds(doubted)
-        return Bounds(doubted, self._find(kind, Figure.DEVICE), self._find(kind, Figure.TENSORS))
+            return Bounds(doubted, varies=kind.varies)
+        return Bounds(doubted, self._find(kind, Figure.DEVICE), self._find(kind, Figure.TENSORS), kind.varies)
 
     def _find(self, kind: RunKind, figure: Figure) -> Learned | None:
         return next((found for cell in kind.cells(figure) if (found := self.cells.get(cell))), None)

@@ -1,17 +1,20 @@
 """How measured runs miss their recordings, by kind of run: the calibration of recorded forecasts.
 
 Few networks were measured in most kinds, so a quantile of all runs would be that of one network. Instead a run's miss
-is the cell's shift, what its network adds, and what the run adds. Shift and spread are means over networks, each of
-which counts once however many runs it has, and are drawn to the wider cell's as long as there are few. The bound is a
-prediction interval of Student's distribution for a run of one more network: with three networks it is wider than with
-thirty.
+is the cell's shift, what its source and its network add, and what the run adds. Shift and spread are means over
+networks of a source, each of which counts once however many runs it has, and are drawn to the wider cell's as long as
+there are few. The bound is a prediction interval of Student's distribution for a run of one more network from one more
+source: with three networks it is wider than with thirty.
+
+Of image networks there are hundreds, each with the largest batch that ran and the next one, which did not. Their need
+is taken as the middle between the two, and the bound is a conformal quantile.
 """
 
 from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -21,13 +24,17 @@ from scipy import stats
 
 from vramcast.errors import InvalidTask
 from vramcast.forecast.counters import Counter
-from vramcast.forecast.forecast import RISKS, Factors, Source
+from vramcast.forecast.forecast import MIN_SCORES, RISKS, Factors, Source, conformal_quantile
 from vramcast.forecast.forecaster import PhysicsForecaster
+from vramcast.forecast.lengths import at_longest
 from vramcast.forecast.named import KnownSteps, steps_of
-from vramcast.forecast.recorded import load_recording, run_kind
+from vramcast.forecast.recorded import load_recording
 from vramcast.forecast.recorded_bounds import Figure, Learned, RecordedCalibration, RunKind
-from vramcast.task.quantity import GIB
+from vramcast.forecast.report import usable_mib
+from vramcast.forecast.run_kind import run_kind
+from vramcast.task.quantity import GIB, MIB
 from vramcast.train.progress import Progress
+from vramcast.train.recorded_accuracy import Groups, accuracy
 from vramcast.train.runs.reader import MeasuredRun, RunEnding, read_runs
 
 # How many networks the wider cell counts for. It takes more to shift than to widen: that a recording is right on the
@@ -37,13 +44,17 @@ _SPREAD_WEIGHT = 2.0
 # Before any run, as two networks of the widest cell: recordings are unbiased, tensors closer than what is reserved for
 # them (docs/benchmarks/recordings.md).
 _FIRST_SPREADS = {Figure.TENSORS: 0.04, Figure.DEVICE: 0.08}
+# What another source adds: its counters, versions and loop.
+_SOURCE_SPREADS = {Figure.TENSORS: 0.03, Figure.DEVICE: 0.05}
 # A smaller run misses by what does not shrink with it, and has half a GiB of margin for that anyway.
 _LEAST_GIB = 4.0
 # A cell of fewer networks is left to the next wider one.
 _NETWORKS = 2
 # Degrees of freedom that the wider cells lend.
 _LENT = 1
-_REPORTED = (0.05, 0.01)
+# Where a run fills its GPU, the allocator gives cached memory back: what it reserved says little about what it would
+# have reserved.
+_FULL = 0.92
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,49 +68,63 @@ class Miss:
     log_ratio: float
 
     @property
-    def network(self) -> str:
-        return self.run.network
+    def group(self) -> tuple[str, str]:
+        return self.run.source, self.run.network
 
 
 def fit_recorded(data: Path, progress: Progress) -> dict[str, Any]:
     """The manifest's entries: the cells, and their accuracy on networks and sources that they have not seen."""
-    runs = [run for run in read_runs(data).runs if _trains(run)]
-    found = misses(runs, progress)
+    found = misses([run for run in read_runs(data).runs if _trains(run)], progress)
+    runs = list({id(miss.run): miss.run for miss in found}.values())
+
+    def fit_others(left_out: Groups) -> RecordedCalibration:
+        return fit(miss for miss in found if not left_out(miss.run))
+
     return {
         "recorded": {name: _entry(cell) for name, cell in sorted(fit(found).cells.items())},
         "recorded_accuracy": [
-            *accuracy(found, "network", lambda miss: miss.network),
-            *accuracy(found, "source", lambda miss: miss.run.source),
+            *accuracy(runs, "network", lambda run: run.network, fit_others, progress),
+            *accuracy(runs, "source", lambda run: run.source, fit_others, progress),
         ],
     }
 
 
 def _trains(run: MeasuredRun) -> bool:
-    """Where samples differ in length, nobody knows what was recorded is what ran."""
-    large = max(run.gib.values(), default=0.0) >= _LEAST_GIB
-    return run.ending is RunEnding.MEASURED and large and not run.varies and not run.evaluate_only
+    if run.evaluate_only:
+        return False
+    if run.ending is RunEnding.INTERVAL:
+        return True
+    return run.ending is RunEnding.MEASURED and max(run.gib.values()) >= _LEAST_GIB
 
 
 def misses(runs: Sequence[MeasuredRun], progress: Progress) -> list[Miss]:
     """Of the runs whose own settings were recorded; those that only resemble a recording say nothing about it."""
     forecaster = PhysicsForecaster(0.05)
-    found: list[Miss] = []
-    for run in progress.over(runs, "recorded runs"):
-        steps = steps_of(run.task)
-        if not isinstance(steps, KnownSteps) or any(" counted as " in note for note in steps.task.assumptions):
-            continue
-        try:
-            said = forecaster.forecast(replace(run.task, share=True), run.product)
-        except InvalidTask:
-            continue
-        if said.source is not Source.RECORDING:
-            continue
-        kind = run_kind(load_recording(steps.key), steps.task)
-        for counter, gib in run.gib.items():
-            figure = Figure.TENSORS if counter is Counter.ALLOCATED else Figure.DEVICE
-            ratio = math.log(gib * GIB / said.counted(counter).median_bytes)
-            found.append(Miss(run, kind, figure, counter, ratio))
-    return [miss for miss in found if miss.kind.measured]
+    return [miss for run in progress.over(runs, "recorded runs") for miss in _misses(run, forecaster)]
+
+
+def _misses(run: MeasuredRun, forecaster: PhysicsForecaster) -> Iterable[Miss]:
+    steps = steps_of(at_longest(run.task))
+    if not isinstance(steps, KnownSteps) or any(" counted as " in note for note in steps.task.assumptions):
+        return
+    kind = run_kind(load_recording(steps.key), steps.task)
+    room_bytes = (usable_mib(run.product) or math.inf) * MIB
+    try:
+        said = forecaster.forecast(replace(run.task, share=True), run.product)
+        if not kind.measured or said.source is not Source.RECORDING:
+            return
+        if run.ending is RunEnding.INTERVAL:
+            failing = forecaster.forecast(replace(run.task, share=True, batch_size=run.fail_batch), run.product)
+            middle = math.log(room_bytes / said.median_bytes) + math.log(room_bytes / failing.median_bytes)
+            yield Miss(run, kind, Figure.DEVICE, Counter.DEVICE, middle / 2)
+            return
+    except InvalidTask:
+        return
+    for counter, gib in run.gib.items():
+        figure = Figure.TENSORS if counter is Counter.ALLOCATED else Figure.DEVICE
+        median_bytes = said.counted(counter).median_bytes
+        if figure is Figure.TENSORS or max(gib * GIB, median_bytes) < _FULL * room_bytes:
+            yield Miss(run, kind, figure, counter, math.log(gib * GIB / median_bytes))
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,41 +132,63 @@ class _Spread:
     shift: float
     spread: float
     networks: int = 0
+    sources: int = 0
     runs: int = 0
+
+
+_ByGroup = Mapping[tuple[str, str], Sequence[float]]
 
 
 def fit(found: Iterable[Miss]) -> RecordedCalibration:
     """Wide cells first, because narrow ones are drawn to them."""
-    gathered: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    gathered: dict[str, dict[tuple[str, str], list[float]]] = defaultdict(lambda: defaultdict(list))
     wider: dict[str, str | None] = {}
     for miss in found:
         cells = list(miss.kind.cells(miss.figure))
         wider |= dict(zip(cells, [*cells[1:], None], strict=True))
         for cell in cells:
-            gathered[cell][miss.network].append(miss.log_ratio)
+            gathered[cell][miss.group].append(miss.log_ratio)
     spreads: dict[str, _Spread] = {}
     for cell in sorted(gathered, key=lambda name: name.count("/")):
         above = wider[cell]
-        first = _Spread(0.0, _FIRST_SPREADS[Figure(cell.split("/", maxsplit=1)[0])])
+        first = _Spread(0.0, _FIRST_SPREADS[_figure(cell)])
         spreads[cell] = _spread(gathered[cell], first if above is None else spreads[above])
-    kept = {cell: spread for cell, spread in spreads.items() if spread.networks >= _NETWORKS or wider[cell] is None}
-    return RecordedCalibration({cell: _learned(spread) for cell, spread in kept.items()})
+    return RecordedCalibration({
+        cell: _by_rank(gathered[cell]) if spread.networks >= MIN_SCORES else _by_student(spread, _figure(cell))
+        for cell, spread in spreads.items()
+        if spread.networks >= _NETWORKS or wider[cell] is None
+    })  # fmt: skip
 
 
-def _spread(by_network: Mapping[str, Sequence[float]], above: _Spread) -> _Spread:
-    count = len(by_network)
-    middles = [float(np.median(ratios)) for ratios in by_network.values()]
+def _figure(cell: str) -> Figure:
+    return Figure(cell.split("/", maxsplit=1)[0])
+
+
+def _spread(by_group: _ByGroup, above: _Spread) -> _Spread:
+    count = len(by_group)
+    middles = [float(np.median(ratios)) for ratios in by_group.values()]
     shift = (sum(middles) + _SHIFT_WEIGHT * above.shift) / (count + _SHIFT_WEIGHT)
-    squares = sum(float(np.mean((np.array(ratios) - shift) ** 2)) for ratios in by_network.values())
+    squares = sum(float(np.mean((np.array(ratios) - shift) ** 2)) for ratios in by_group.values())
     spread = math.sqrt((squares + _SPREAD_WEIGHT * above.spread**2) / (count + _SPREAD_WEIGHT))
-    return _Spread(shift, spread, count, sum(map(len, by_network.values())))
+    networks, sources = ({group[at] for group in by_group} for at in (1, 0))
+    return _Spread(shift, spread, len(networks), len(sources), sum(map(len, by_group.values())))
 
 
-def _learned(spread: _Spread) -> Learned:
-    wide = spread.spread * math.sqrt(1.0 + 1.0 / (spread.networks + 1))
+def _by_student(spread: _Spread, figure: Figure) -> Learned:
+    """The more sources a cell has, the more of what they differ by is in its spread."""
+    sources = _SOURCE_SPREADS[figure] / math.sqrt(spread.sources)
+    wide = math.hypot(spread.spread, sources) * math.sqrt(1.0 + 1.0 / (spread.networks + 1))
     quantile = stats.t(spread.networks + _LENT).ppf
     margins = {risk: float(wide * quantile(1.0 - risk)) for risk in RISKS}
     return Learned(spread.shift, Factors(spread.runs, margins), spread.networks)
+
+
+def _by_rank(by_group: _ByGroup) -> Learned:
+    """For many networks: the quantile that one more exceeds with the stated risk."""
+    middles = [float(np.median(ratios)) for ratios in by_group.values()]
+    shift = float(np.median(middles))
+    margins = {risk: conformal_quantile(middles, risk) - shift for risk in RISKS}
+    return Learned(shift, Factors(sum(map(len, by_group.values())), margins), len(by_group))
 
 
 def _entry(cell: Learned) -> dict[str, Any]:
@@ -150,37 +197,4 @@ def _entry(cell: Learned) -> dict[str, Any]:
         "networks": cell.networks,
         "runs": cell.factors.scores,
         "margins": {f"{risk:g}": round(margin, 4) for risk, margin in cell.factors.by_risk.items()},
-    }
-
-
-def accuracy(found: Sequence[Miss], split: str, group: Callable[[Miss], str]) -> list[dict[str, Any]]:
-    """Each network, or source, judged by cells that were fitted on the others."""
-    judged: dict[tuple[str, ...], list[tuple[float, dict[float, float]]]] = defaultdict(list)
-    for left_out in sorted({group(miss) for miss in found}):
-        others = fit(miss for miss in found if group(miss) != left_out)
-        for miss in found:
-            if group(miss) == left_out:
-                slice_of = (miss.run.source, str(miss.kind.method), "sharded" if miss.kind.sharded else "single")
-                judged[*slice_of, str(miss.counter)].append((miss.log_ratio, _margins(miss, others)))
-    return [_accuracy(split, name, rows) for name, rows in sorted(judged.items())]
-
-
-def _margins(miss: Miss, calibration: RecordedCalibration) -> dict[float, float]:
-    """How far the bound at each reported risk lies above the recording."""
-    bounds = calibration.bounds(miss.kind, miss.run.product)
-    recorded = round(miss.run.gib[miss.counter] * GIB / math.exp(miss.log_ratio))
-    return {risk: math.log(bounds.bound_bytes(miss.figure, recorded, risk) / recorded) for risk in _REPORTED}
-
-
-def _accuracy(split: str, name: tuple[str, ...], rows: Sequence[tuple[float, dict[float, float]]]) -> dict[str, Any]:
-    off = np.array([miss for miss, _ in rows])
-    return {
-        "unseen": split,
-        "slice": "/".join(name),
-        "rows": len(rows),
-        "median_error": float(np.median(np.abs(np.expm1(-off)))),
-        "coverage": {f"{r:g}": float(np.mean([miss <= margins[r] for miss, margins in rows])) for r in _REPORTED},
-        "over_reservation": {
-            f"{r:g}": float(np.median([math.expm1(margins[r] - miss) for miss, margins in rows])) for r in _REPORTED
-        },
     }

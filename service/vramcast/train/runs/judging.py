@@ -83,12 +83,12 @@ def slices(judged: Sequence[JudgedRun]) -> list[dict[str, Any]]:
     found = []
     for source in sorted({each.run.source for each in judged}):
         of_source = [each for each in judged if each.run.source == source]
-        found.append(_slice(f"runs/{source}", of_source))
+        found.append(figures(f"runs/{source}", of_source))
         for name, key in _FINER.items():
             values = sorted({key(each) for each in of_source})
             if len(values) > 1:
                 found += [
-                    _slice(f"runs/{source}/{name}={value}", [each for each in of_source if key(each) == value])
+                    figures(f"runs/{source}/{name}={value}", [each for each in of_source if key(each) == value])
                     for value in values
                 ]
     return found
@@ -103,7 +103,7 @@ _FINER = {
 }
 
 
-def _slice(name: str, judged: Sequence[JudgedRun]) -> dict[str, Any]:
+def figures(name: str, judged: Sequence[JudgedRun]) -> dict[str, Any]:
     measured = [each for each in judged if each.run.ending is RunEnding.MEASURED]
     result: dict[str, Any] = {"slice": name, "rows": len(measured), "networks": len({e.run.network for e in judged})}
     by_counter: dict[Counter, list[JudgedRun]] = {}

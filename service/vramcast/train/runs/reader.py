@@ -7,8 +7,9 @@ over library versions become one run with the median of each figure.
 from __future__ import annotations
 
 import csv
+import re
 from collections import Counter as Tally
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
@@ -21,7 +22,7 @@ from vramcast.hardware.products import memory_mib
 from vramcast.names import Product
 from vramcast.task.task import Task, parse_task
 from vramcast.task.vocabulary import PREFIX
-from vramcast.train.runs import words
+from vramcast.train.runs import extra, words, zoo
 from vramcast.train.runs.counters import counter
 from vramcast.train.runs.words import LeftOut
 
@@ -30,6 +31,20 @@ Row = dict[str, str]
 _EVALUATE_ONLY = ("agpl", "non-commercial", "noncommercial", "cc-by-nc")
 _PREFIXES = ("torchvision ", "timm ")
 _MOST_GIB = 2000.0
+_PIXEL_CHANNELS = 3
+# timm builds resnext101_32x8d for all of these.
+_MISNAMED = re.compile(r"ig_resnext101_32x(?:16|32|48)d")
+# Families of networks that have next to no attention, so nothing depends on how it is computed.
+_WITHOUT_ATTENTION = frozenset({"cnn", "mlp"})
+
+
+# What is read. A file may have more columns, and lacks nothing by leaving out those that it has no words for.
+_COLUMNS = (
+    "licence", "model", "model_ref", "gpu", "n_gpus", "batch_per_gpu", "grad_accum", "seq_len", "image_size",
+    "precision", "optimizer", "method", "lora_rank", "lora_targets", "quant", "checkpointing", "attention",
+    "parallelism", "framework", "kernels", "mem_gib", "mem_kind", "mem_gib_2", "mem_kind_2", "outcome", "trust", "note",
+    "fail_batch",
+)  # fmt: skip
 
 
 class RunEnding(StrEnum):
@@ -66,31 +81,44 @@ class Runs:
 
 
 def read_runs(data: Path) -> Runs:
-    """Empty if there is no directory `runs`."""
+    """Of `runs` and `extra`; empty if there are no such directories."""
     found = Runs()
     for path in sorted((data / "runs").glob("*.csv")):
-        read: list[MeasuredRun] = []
         with path.open(newline="", encoding="utf-8") as file:
-            for row in csv.DictReader(file):
-                found.rows[path.stem] += 1
-                try:
-                    read.append(_run(path.stem, row))
-                except LeftOut as reason:
-                    found.left_out[path.stem, str(reason)] += 1
-        found.runs += _collapsed(read)
+            _read(path.stem, csv.DictReader(file), found)
+    for source, rows in extra.READERS.items():
+        if (path := data / "extra" / f"{source}.csv").exists():
+            _read(source, rows(path), found)
     return found
 
 
+def _read(source: str, rows: Iterable[Mapping[str | None, str | None]], found: Runs) -> None:
+    read: list[MeasuredRun] = []
+    for cells in rows:
+        found.rows[source] += 1
+        row = dict.fromkeys(_COLUMNS, "") | {name: text for name, text in cells.items() if name and text}
+        try:
+            read.append(_run(source, row))
+        except LeftOut as reason:
+            found.left_out[source, str(reason)] += 1
+    found.runs += _collapsed(read)
+
+
 def _collapsed(runs: Iterable[MeasuredRun]) -> list[MeasuredRun]:
-    """Repeats of one configuration, told apart by how they ended."""
+    """Repeats of one configuration, told apart by how they ended. They have the versions that most of them had."""
     groups: dict[tuple[object, ...], list[MeasuredRun]] = {}
     for run in runs:
-        key = (run.task, run.product, run.ending, run.fail_batch, run.varies, frozenset(run.gib))
+        task = replace(run.task, framework="")
+        key = (run.network, task, run.product, run.ending, run.fail_batch, run.varies, frozenset(run.gib))
         groups.setdefault(key, []).append(run)
-    return [
-        replace(same[0], gib={c: median(run.gib[c] for run in same) for c in same[0].gib}, repeats=len(same))
-        for same in groups.values()
-    ]
+    return [_middle(same) for same in groups.values()]
+
+
+def _middle(same: Sequence[MeasuredRun]) -> MeasuredRun:
+    versions = Tally(run.task.framework for run in same)
+    task = replace(same[0].task, framework=min(versions, key=lambda text: (-versions[text], text)))
+    gib = {counter: median(run.gib[counter] for run in same) for counter in same[0].gib}
+    return replace(same[0], task=task, gib=gib, repeats=len(same))
 
 
 def _run(source: str, row: Row) -> MeasuredRun:
@@ -98,18 +126,37 @@ def _run(source: str, row: Row) -> MeasuredRun:
     if row["trust"] == "low":
         raise LeftOut("trust low")
     ending = _ending(row)
-    line = _network(row)
+    name, task = _described(row)
     figures = _figures(row) if ending is RunEnding.MEASURED else {}
     primary = next(iter(figures), Counter.DEVICE)
     product = words.product(row["gpu"], context_counts=primary is Counter.DEVICE)
     if ending is not RunEnding.MEASURED and memory_mib(product) is None:
         raise LeftOut("memory of the GPU not known")
-    fails = row.get("fail_batch") or "0"
     return MeasuredRun(
-        source, line.name, _task(row, line), product, ending, figures, primary, int(fails),
-        method=_method(row), gpus=int(row["n_gpus"] or 1), varies=_varies(row),
+        source, name, task, product, ending, figures, primary, int(_whole(row["fail_batch"]) or 0),
+        method=_method(row), gpus=int(_whole(row["n_gpus"]) or 1), varies=_varies(row),
         evaluate_only=any(word in row["licence"].lower() for word in _EVALUATE_ONLY),
     )  # fmt: skip
+
+
+def _described(row: Row) -> tuple[str, Task]:
+    """The name under which a network is kept on one side of a split, and the task."""
+    if zoo.is_zoo(row):
+        found = zoo.network(row, words.sides(row["image_size"]))
+        summary = {
+            "parameters": str(found.parameters), "activations": str(found.activations),
+            "architecture": found.architecture,
+        }  # fmt: skip
+        return f"openmmlab/{found.decoder}", _task(row, summary, sequences=False, attention=False)
+    line = _network(row)
+    known = {"model": line.name, **_size(row, line)}
+    attention = line.family not in _WITHOUT_ATTENTION
+    return line.name, _task(row, known, sequences=line.sequence_length is not None, attention=attention)
+
+
+def _whole(text: str) -> str:
+    """Empty if it is no whole number."""
+    return text if text.isdecimal() else ""
 
 
 _ENDINGS = {
@@ -150,6 +197,8 @@ def _figures(row: Row) -> dict[Counter, float]:
 
 def _network(row: Row) -> Line:
     reference = row["model_ref"].split("@")[0].strip()
+    if _MISNAMED.search(reference):
+        raise LeftOut("a name that timm gives to another network")
     for prefix in _PREFIXES:
         reference = reference.replace(prefix, f"{prefix.strip()}/") if reference.startswith(prefix) else reference
     for name in (reference, reference.removesuffix("-GPTQ"), row["model"].removesuffix("-GPTQ")):
@@ -169,26 +218,29 @@ def _varies(row: Row) -> bool:
     return (length is not None and length.varies) or told or "padding-free" in row["kernels"]
 
 
-def _task(row: Row, line: Line) -> Task:
-    precision = words.precision(row["precision"])
+def _task(row: Row, network: Mapping[str, str], *, sequences: bool, attention: bool) -> Task:
     quantized = words.quantization(row["quant"])
     said = {
-        "model": line.name,
+        **network,
         "batch-size": _count(row["batch_per_gpu"], "batch"),
-        "precision": precision,
+        "precision": words.precision(row["precision"]),
         "optimizer": words.optimizer(row["optimizer"]),
-        "attention": words.attention(row["attention"]),
+        "attention": words.attention(row["attention"]) if attention else "",
         "kernels": words.kernels(row["kernels"]),
         "quantization": quantized,
         "gradient-accumulation": _accumulation(row),
         "allocator": "expandable-segments" if "expandable" in row["kernels"] else "",
+        "framework": words.framework(f"{row['framework']}; {row['note']}", row["parallelism"]),
     }
     said |= words.lora(row["method"], row["lora_rank"], row["lora_targets"], frozen_base=quantized)
-    said |= words.sharding(row["parallelism"], row["n_gpus"], row["optimizer"]).annotations()
+    # A zoo's rows say how they were sharded, and sometimes not over how many GPUs: each holds all of it anyway.
+    gpus = row["n_gpus"] or ("1" if zoo.is_zoo(row) else "")
+    said |= words.sharding(row["parallelism"], gpus, row["optimizer"]).annotations()
     if "FSDP" in row["parallelism"] and int(said.get("zero-stage", "0")) > 1 and _without_masters(row):
         said["master-weights"] = "false"
-    said |= _size(row, line)
-    if words.checkpointing(row["checkpointing"], matters=line.sequence_length is not None):
+    if quantized == "nf4" and "accelerated-peft" in row["kernels"]:
+        said["upcast"] = "false"  # fms's own loading of quantized networks
+    if words.checkpointing(row["checkpointing"], matters=sequences):
         said["gradient-checkpointing"] = "true"
     if said["attention"] == "sdpa":
         del said["attention"]  # the default
@@ -197,13 +249,13 @@ def _task(row: Row, line: Line) -> Task:
     except InvalidTask as error:
         first = error.errors[0]
         raise LeftOut(f"not a valid task: {first.field.removeprefix(PREFIX)} {first.value}") from error
-    assert task is not None  # noqa: S101 - it names a model
+    assert task is not None  # noqa: S101 - it names a model, or its size
     return task
 
 
 def _without_masters(row: Row) -> bool:
     """FSDP keeps fp32 copies of what is trained under autocast only; of an adapter they are next to nothing."""
-    return "pure" in row["precision"] or row["method"] == "lora"
+    return "pure" in row["precision"] or _method(row) in ("lora", "qlora")
 
 
 def _size(row: Row, line: Line) -> dict[str, str]:
@@ -211,13 +263,24 @@ def _size(row: Row, line: Line) -> dict[str, str]:
         length = words.length(row["seq_len"])
         if length is None:
             raise LeftOut("length not stated")
-        return {"sequence-length": str(length.tokens)}
+        return {"sequence-length": str(length.tokens), "length": _length_word(row)}
     sides = words.sides(row["image_size"])
     if sides is None:
         return {}
     if line.input_shape is None or len(line.input_shape) != len(sides) + 1:
         raise LeftOut("an image size that the network does not read")
-    return {"input-size": "x".join(map(str, (line.input_shape[0], *sides)))}
+    # A denoiser reads latents, and its image size is that of the pixels.
+    channels = _PIXEL_CHANNELS if line.name.startswith("diffusers/") else line.input_shape[0]
+    return {"input-size": "x".join(map(str, (channels, *sides)))}
+
+
+def _length_word(row: Row) -> str:
+    """Empty: every sample has this length."""
+    if not _varies(row):
+        return ""
+    if "mean" not in row["seq_len"]:
+        return "longest"
+    return "packed" if "padding-free" in row["kernels"] else "padded"
 
 
 def _count(text: str, name: str) -> str:

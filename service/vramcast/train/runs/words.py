@@ -218,3 +218,14 @@ def sides(text: str) -> tuple[int, ...] | None:
     if not numbers or len(numbers) > 3:
         return None
     return (numbers[0], numbers[0]) if len(numbers) == 1 else tuple(numbers)
+
+
+_LIBRARY_VERSION = re.compile(r"\b(torch|transformers)\s*(?:==|v)?\s*([0-9]+\.[0-9]+)", re.IGNORECASE)
+
+
+def framework(text: str, parallelism: str) -> str:
+    """The libraries that a row names with their versions, and what sharded the run; empty: none."""
+    found = {name.lower(): f"{name.lower()}=={version}" for name, version in _LIBRARY_VERSION.findall(text)}
+    lower = parallelism.lower()
+    sharded_by = "fsdp" if "fsdp" in lower else "deepspeed" if "zero" in lower or "deepspeed" in lower else ""
+    return ",".join([*sorted(found.values()), *([sharded_by] if sharded_by else [])])

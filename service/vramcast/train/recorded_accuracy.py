@@ -1,0 +1,49 @@
+"""The accuracy of recorded forecasts on networks, and on sources, that their calibration has not seen."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from vramcast.forecast.forecaster import PhysicsForecaster
+from vramcast.forecast.recorded_bounds import RecordedCalibration
+from vramcast.train.progress import Progress
+from vramcast.train.runs.judging import DEFAULT_RISK, JudgedRun, figures, judge_runs
+from vramcast.train.runs.reader import MeasuredRun
+
+Groups = Callable[[MeasuredRun], bool]
+
+
+class _Calibrated(PhysicsForecaster):
+    def __init__(self, calibration: RecordedCalibration) -> None:
+        super().__init__(DEFAULT_RISK)
+        self._calibration = calibration
+
+    @property
+    def recorded_calibration(self) -> RecordedCalibration:
+        return self._calibration
+
+
+def accuracy(
+    runs: Sequence[MeasuredRun], split: str, group: Callable[[MeasuredRun], str],
+    fit_others: Callable[[Groups], RecordedCalibration], progress: Progress,
+) -> list[dict[str, Any]]:  # fmt: skip
+    """Each network, or source, judged by cells that were fitted on the others."""
+    by_group: dict[str, list[MeasuredRun]] = defaultdict(list)
+    for run in runs:
+        by_group[group(run)].append(run)
+    judged: list[JudgedRun] = []
+    for name in progress.over(sorted(by_group), f"each {split} left out"):
+        others = fit_others(lambda run, name=name: group(run) == name)  # type: ignore[misc]  # bound now, as a default
+        judged += judge_runs(by_group[name], _Calibrated(others), Progress(quiet=True)).judged
+    by_slice: dict[str, list[JudgedRun]] = defaultdict(list)
+    for each in judged:
+        for name in (_slice(each.run), each.run.source, "all"):
+            by_slice[name].append(each)
+    return [{"unseen": split, **figures(name, rows)} for name, rows in sorted(by_slice.items())]
+
+
+def _slice(run: MeasuredRun) -> str:
+    sharding = "sharded" if run.task.zero_stage else "single"
+    return "/".join((run.source, run.method, sharding, "varying" if run.varies else "fixed"))
