@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from vramcast.forecast.rank_view import TapeWriter
 from vramcast.forecast.tape import Moment, Role, Tape
+from vramcast.forecast.tape_writer import TapeWriter
 
 MIB = 1 << 20
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.forecast.reference_allocator import CachingAllocator
 from tests.forecast.tapes import KIB, MIB, random_tapes, tape_of
 from vramcast.errors import InvalidInput
-from vramcast.forecast.compiled import compiled_loop
+from vramcast.forecast.compiled import compiled_loops
 from vramcast.forecast.peaks import MOST_BYTES, AllocatorSettings, memory_curve, peaks
 from vramcast.forecast.tape import Mark, Moment, Role, Tape
 
@@ -21,7 +21,7 @@ all_settings = st.builds(AllocatorSettings, st.none() | st.integers(0, 120 * MIB
 
 
 def test_the_loop_is_compiled_where_there_is_a_compiler() -> None:
-    assert shutil.which("cc") is None or compiled_loop() is not None
+    assert shutil.which("cc") is None or compiled_loops() is not None
 
 
 @given(random_tapes(streams=3), all_settings)

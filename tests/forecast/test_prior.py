@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 
 from tests.forecast.networks import mlp, synthetic_cnn, traced_cnn
-from vramcast.forecast.allocator import MIB
 from vramcast.forecast.description import parse_profile
 from vramcast.forecast.physics import described_prior, summary_prior
 from vramcast.forecast.replay import NO_WORKSPACE, Workspaces, replay
 from vramcast.names import Product
+from vramcast.task.quantity import MIB
 from vramcast.task.task import Task
 from vramcast.task.vocabulary import Architecture, Kind, Level, Optimizer
 from vramcast.train.synthetic_cnn import rebuild

@@ -189,7 +189,7 @@ def test_running_ahead_needs_no_less_and_every_step_ends_as_the_one_before(schem
 
 @pytest.mark.parametrize("scheme", [Scheme.DDP, Scheme.ZERO_2])
 def test_schemes_that_gather_nothing_stay_on_the_main_stream(scheme: Scheme) -> None:
-    assert set(shard(recorded(MODEL), plan(scheme)).streams.tolist()) == {MAIN}
+    assert set(shard(recorded(MODEL), plan(scheme)).streams.tolist()) <= {MAIN}
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,8 @@ from tests.forecast.tapes import random_tapes
 from vramcast.errors import InvalidInput
 from vramcast.forecast.accumulation import accumulated
 from vramcast.forecast.peaks import peaks
-from vramcast.forecast.splicing import Insert, spliced
 from vramcast.forecast.tape import Moment, Role, Tape
+from vramcast.forecast.tape_writer import TapeWriter, numbered
 from vramcast.forecast.update import trained_weights, with_update
 from vramcast.task.vocabulary import Optimizer
 
@@ -25,19 +25,39 @@ WEIGHTS = 2 * MODEL.root_bytes + 2 * MODEL.unit_bytes
 @given(random_tapes(streams=2), st.data())
 def test_what_was_there_stays_there(tape: Tape, data: st.DataObject) -> None:
     event = data.draw(st.integers(0, len(tape.events)))
-    insert = Insert(event, mark=1)
-    kept = insert.make(512, Role.STATE, 3)
-    insert.free(insert.make(1024, Role.TEMPORARY))
-    longer = spliced(tape, [insert])
+    write = TapeWriter(tape)
+    write.copy_marks(tape.marks[:1])
+    write.reached = event
+    write.make(512, Role.STATE, 3)
+    write.free(write.make(1024, Role.TEMPORARY))
+    write.copy_marks(tape.marks[1:])
+    longer = write.tape()
     new = np.zeros(len(longer.sizes), np.bool_)
     made_before = int((tape.events[:event] >= 0).sum())
-    new[[made_before + kept, made_before + 1]] = True
+    new[[made_before, made_before + 1]] = True
     storages = np.where(longer.events >= 0, longer.events, ~longer.events)
     numbers = np.cumsum(~new) - 1
     old = longer.events[~new[storages]]
     assert np.where(old >= 0, numbers[old], ~numbers[~old]).tolist() == tape.events.tolist()
     assert longer.sizes[~new].tolist() == tape.sizes.tolist()
     assert [mark.event for mark in longer.marks] == [0, len(tape.events) + 3]
+
+
+@given(random_tapes(streams=1), st.randoms(use_true_random=False))
+def test_compiled_or_not_storages_get_the_same_numbers(tape: Tape, random: object) -> None:
+    names = list(range(len(tape.sizes)))
+    random.shuffle(names)  # type: ignore[attr-defined]
+    renamed = np.array([names[event] if event >= 0 else ~names[~event] for event in tape.events], np.int32)
+    for compiled in (True, False):
+        events, former = numbered(renamed.copy(), len(names), compiled=compiled)
+        assert (events.tolist(), former.tolist()) == (tape.events.tolist(), names)
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+@pytest.mark.parametrize("events", [[0, ~0, ~0], [~0, 0], [0, 0], [0, ~1]])
+def test_what_is_freed_twice_or_never_made_is_refused(events: list[int], compiled: bool) -> None:
+    with pytest.raises(InvalidInput):
+        numbered(np.array(events, np.int32), 2, compiled=compiled)
 
 
 @pytest.mark.parametrize(

@@ -112,7 +112,7 @@ def test_it_contains_vramcast_and_the_locked_packages_and_nothing_else(installed
 
 
 def test_its_replay_loop_is_compiled(installed: Path) -> None:
-    check = "from vramcast.forecast.compiled import compiled_loop; assert compiled_loop() is not None"
+    check = "from vramcast.forecast.compiled import compiled_loops; assert compiled_loops() is not None"
     subprocess.run([installed / "bin/python", "-c", check], check=True)
 
 

@@ -18,6 +18,7 @@
 #define BLOCK_BITS 24
 #define STREAMS 256
 #define NONE -1
+#define GOLDEN 2654435769u /* spreads numbers over the bits of its product */
 
 enum { USED, FREE, UNMAPPED };
 enum { OK, OUT_OF_HOST_MEMORY };
@@ -28,10 +29,8 @@ typedef struct {
     int32_t state;
 } Block;
 
-typedef struct {
-    int64_t size;
-    uint64_t place; /* address, then the number of the block */
-} Entry;
+/* A free block as one number, by which they sort: its size, its address, its number. */
+typedef unsigned __int128 Entry;
 
 typedef struct {
     Entry *entries;
@@ -46,6 +45,7 @@ typedef struct {
     int64_t next_address, active, reserved, capacity;
     int64_t retries;
     int expandable, failed;
+    int32_t near[256]; /* by a hash of the size */
 } Allocator;
 
 /* What the caller reads; tape_allocator.py has the same order. Events are -1 where there is none. */
@@ -79,41 +79,58 @@ static void drop_block(Allocator *a, int32_t number) {
     a->spare = number;
 }
 
-static uint64_t place_of(const Allocator *a, int32_t number) {
-    return (uint64_t)a->blocks[number].address << BLOCK_BITS | (uint32_t)number;
-}
-
 static int32_t block_at(const Pool *pool, int32_t at) {
-    return (int32_t)(pool->entries[at].place & ((1 << BLOCK_BITS) - 1));
+    return (int32_t)(pool->entries[at] & ((1 << BLOCK_BITS) - 1));
 }
 
-static int32_t lower_bound(const Pool *pool, int64_t size, uint64_t place) {
+/* Where an entry belongs. Steps repeat, so it is looked for where one of this size was last. */
+static int32_t rank(Allocator *a, const Pool *pool, Entry entry) {
     const Entry *entries = pool->entries;
-    int32_t low = 0, high = pool->count;
-    while (low < high) {
-        int32_t middle = (low + high) / 2;
-        if (entries[middle].size < size || (entries[middle].size == size && entries[middle].place < place))
-            low = middle + 1;
+    int32_t *last = &a->near[(uint32_t)(entry >> 64) * GOLDEN >> 24], count = pool->count, at = *last < count ? *last : count;
+    for (int tries = 0; tries < 8; tries++) {
+        if (at > 0 && entries[at - 1] >= entry)
+            at--;
+        else if (at < count && entries[at] < entry)
+            at++;
         else
-            high = middle;
+            return *last = at;
     }
-    return low;
+    for (at = 0; at < count;) {
+        int32_t middle = (at + count) / 2;
+        if (entries[middle] < entry)
+            at = middle + 1;
+        else
+            count = middle;
+    }
+    return *last = at;
+}
+
+static Entry entry_of(const Allocator *a, int32_t number) {
+    const Block *block = &a->blocks[number];
+    return (Entry)block->size << 64 | (uint64_t)block->address << BLOCK_BITS | (uint32_t)number;
+}
+
+static void shift(Entry *entries, int32_t to, int32_t from, int32_t count) {
+    memmove(entries + to, entries + from, (size_t)count * sizeof(Entry));
+}
+
+static int32_t find(Allocator *a, int32_t number) {
+    Pool *pool = &a->pools[a->blocks[number].pool];
+    return rank(a, pool, entry_of(a, number));
 }
 
 static void remove_at(Pool *pool, int32_t at) {
     pool->count--;
-    memmove(pool->entries + at, pool->entries + at + 1, (size_t)(pool->count - at) * sizeof(Entry));
+    shift(pool->entries, at, at + 1, pool->count - at);
 }
 
 static void take_out(Allocator *a, int32_t number) {
-    Pool *pool = &a->pools[a->blocks[number].pool];
-    remove_at(pool, lower_bound(pool, a->blocks[number].size, place_of(a, number)));
+    remove_at(&a->pools[a->blocks[number].pool], find(a, number));
 }
 
 static void put_in(Allocator *a, int32_t number) {
     Block *block = &a->blocks[number];
     Pool *pool = &a->pools[block->pool];
-    uint64_t place = place_of(a, number);
     if (pool->count == pool->room) {
         int32_t room = pool->room ? 2 * pool->room : 256;
         Entry *grown = realloc(pool->entries, (size_t)room * sizeof(Entry));
@@ -124,11 +141,29 @@ static void put_in(Allocator *a, int32_t number) {
         pool->entries = grown;
         pool->room = room;
     }
-    int32_t at = lower_bound(pool, block->size, place);
-    memmove(pool->entries + at + 1, pool->entries + at, (size_t)(pool->count - at) * sizeof(Entry));
-    pool->entries[at] = (Entry){block->size, place};
+    Entry entry = entry_of(a, number);
+    int32_t at = rank(a, pool, entry);
+    shift(pool->entries, at + 1, at, pool->count - at);
+    pool->entries[at] = entry;
     pool->count++;
     block->state = FREE;
+}
+
+/* Puts a free block in place of the one at `at`, of which it was cut, or to which it was added. */
+static void put_instead(Allocator *a, int32_t at, int32_t number) {
+    Pool *pool = &a->pools[a->blocks[number].pool];
+    Entry *entries = pool->entries, entry = entry_of(a, number);
+    if (at > 0 && entry < entries[at - 1]) {
+        int32_t to = rank(a, pool, entry);
+        shift(entries, to + 1, to, at - to);
+        at = to;
+    } else if (at + 1 < pool->count && entries[at + 1] < entry) {
+        int32_t to = rank(a, pool, entry) - 1;
+        shift(entries, at, at + 1, to - at);
+        at = to;
+    }
+    entries[at] = entry;
+    a->blocks[number].state = FREE;
 }
 
 /* Cuts a block after `size`. Returns the rest, which is in no list of free blocks. */
@@ -160,14 +195,13 @@ static int64_t room_in(const Allocator *a, int32_t number) {
     return a->blocks[number].size + (after != NONE && a->blocks[after].state == UNMAPPED ? a->blocks[after].size : 0);
 }
 
+/* Its place in the pool. */
 static int32_t best_fit(Allocator *a, Pool *pool, int64_t size) {
-    int32_t at = lower_bound(pool, size, 0);
+    int32_t at = rank(a, pool, (Entry)size << 64);
     if (at == pool->count) return NONE;
     if (a->expandable)
         while (at + 1 < pool->count && room_in(a, block_at(pool, at + 1)) < room_in(a, block_at(pool, at))) at++;
-    int32_t number = block_at(pool, at);
-    remove_at(pool, at);
-    return number;
+    return at;
 }
 
 /* Free blocks that are a whole segment, or whole pages of an expandable one, go back to the device. */
@@ -288,37 +322,54 @@ static int32_t grow(Allocator *a, int32_t pool, int64_t size) {
 }
 
 static int32_t allocate(Allocator *a, int64_t size, int32_t stream) {
-    int32_t pool = 2 * stream + (size > SMALL_LIMIT), number = best_fit(a, &a->pools[pool], size);
-    if (number == NONE) number = grow(a, pool, size);
-    if (number == NONE && !a->failed) {
-        release_cached(a);
-        number = grow(a, pool, size);
+    int32_t p = 2 * stream + (size > SMALL_LIMIT), number;
+    Pool *pool = &a->pools[p];
+    int32_t at = best_fit(a, pool, size);
+    if (at != NONE) {
+        number = block_at(pool, at);
+    } else {
+        number = grow(a, p, size);
+        if (number == NONE && !a->failed) {
+            release_cached(a);
+            number = grow(a, p, size);
+        }
+        if (number == NONE) return NONE;
     }
-    if (number == NONE) return NONE;
     int64_t rest = a->blocks[number].size - size;
-    if (pool % 2 == 0 || a->expandable ? rest > 0 : rest > SMALL_LIMIT) {
+    if (rest > (p % 2 == 0 || a->expandable ? 0 : SMALL_LIMIT)) {
         int32_t tail = cut(a, number, size);
         if (tail == NONE) return NONE;
-        put_in(a, tail);
+        if (at != NONE)
+            put_instead(a, at, tail);
+        else
+            put_in(a, tail);
+    } else if (at != NONE) {
+        remove_at(pool, at);
     }
     a->blocks[number].state = USED;
     a->active += a->blocks[number].size;
     return number;
 }
 
+static int is_free(const Allocator *a, int32_t number) { return number != NONE && a->blocks[number].state == FREE; }
+
 static void give_back(Allocator *a, int32_t number) {
     a->active -= a->blocks[number].size;
-    int32_t after = a->blocks[number].after, before = a->blocks[number].before;
-    if (after != NONE && a->blocks[after].state == FREE) {
-        take_out(a, after);
+    int32_t after = a->blocks[number].after, before = a->blocks[number].before, at = NONE;
+    if (is_free(a, after)) {
+        at = find(a, after);
         join(a, number, after);
     }
-    if (before != NONE && a->blocks[before].state == FREE) {
-        take_out(a, before);
+    if (is_free(a, before)) {
+        if (at != NONE) remove_at(&a->pools[a->blocks[number].pool], at);
+        at = find(a, before);
         join(a, before, number);
         number = before;
     }
-    put_in(a, number);
+    if (at != NONE)
+        put_instead(a, at, number);
+    else
+        put_in(a, number);
 }
 
 /* `grains` and `streams` by storage (`streams` may be NULL), `held` is room for a number per storage; `curve` is NULL or
@@ -359,9 +410,30 @@ int vramcast_replay(int64_t count, const int32_t *events, const int64_t *grains,
         }
     }
     result->retries = a->retries;
+
     int failed = a->failed;
     for (int32_t p = 0; p < 2 * STREAMS; p++) free(a->pools[p].entries);
     free(a->blocks);
     free(a);
     return failed ? OUT_OF_HOST_MEMORY : OK;
+}
+
+/* Numbers the storages of events in the order in which they are made, in place. `numbers` is NONE for each storage;
+ * `order` gets their former numbers. Returns how many there are, or NONE where one is made or freed twice, or freed
+ * before it is made. */
+int64_t vramcast_number(int64_t count, int32_t *events, int32_t *numbers, int64_t *order) {
+    int32_t made = 0;
+    for (int64_t at = 0; at < count; at++) {
+        int32_t event = events[at], *number = &numbers[event < 0 ? ~event : event];
+        if (event >= 0) {
+            if (*number != NONE) return NONE;
+            order[made] = event;
+            events[at] = *number = made++;
+        } else {
+            if (*number < 0) return NONE;
+            events[at] = ~*number;
+            *number = NONE - 1;
+        }
+    }
+    return made;
 }

@@ -1,4 +1,4 @@
-"""The compiled replay loop, where the build had a C compiler: `service/build_hook.py` puts it beside this file."""
+"""The compiled loops, where the build had a C compiler: `service/build_hook.py` puts it beside this file."""
 
 from __future__ import annotations
 
@@ -15,19 +15,30 @@ _RESULTS = 6
 
 
 @lru_cache(maxsize=1)
-def compiled_loop() -> Any | None:
-    """The function of `allocator.c`, or None if it was not compiled, or for another machine."""
+def compiled_loops() -> Any | None:
+    """The functions of `allocator.c`, or None if it was not compiled, or for another machine."""
+    array = ctypes.c_void_p
     try:
-        loop = ctypes.CDLL(str(LIBRARY)).vramcast_replay
+        loops = ctypes.CDLL(str(LIBRARY))
+        loops.vramcast_replay.argtypes = [
+            ctypes.c_int64, array, array, array, ctypes.c_int64, ctypes.c_int32, array, array, array,
+        ]  # fmt: skip
+        loops.vramcast_number.argtypes = [ctypes.c_int64, array, array, array]
+        loops.vramcast_number.restype = ctypes.c_int64
     except (OSError, AttributeError):
         return None
-    array = ctypes.c_void_p
-    loop.argtypes = [ctypes.c_int64, array, array, array, ctypes.c_int64, ctypes.c_int32, array, array, array]
-    return loop
+    return loops
+
+
+def number_compiled(loops: Any, events: NDArray[np.int32], storages: int) -> NDArray[np.int64] | None:
+    """Numbers storages in the order in which they are made, in place. Their former numbers; None: invalid events."""
+    numbers, order = np.full(storages, -1, np.int32), np.empty(storages, np.int64)
+    made = loops.vramcast_number(len(events), events.ctypes.data, numbers.ctypes.data, order.ctypes.data)
+    return None if made < 0 else order[:made]
 
 
 def replay_compiled(
-    loop: Any, events: NDArray[np.int32], grains: NDArray[np.int64], streams: NDArray[np.uint8], capacity: int,
+    loops: Any, events: NDArray[np.int32], grains: NDArray[np.int64], streams: NDArray[np.uint8], capacity: int,
     expandable: bool, curve: NDArray[np.int64] | None,
 ) -> tuple[int, ...]:  # fmt: skip
     """Peak active, its event, peak reserved, its event, retries, the event that failed; grains, and -1 for no event.
@@ -39,7 +50,7 @@ def replay_compiled(
     streams = np.ascontiguousarray(streams, np.uint8)
     held = np.empty(len(grains), np.int32)
     result = np.empty(_RESULTS, np.int64)
-    failed = loop(
+    failed = loops.vramcast_replay(
         len(events), events.ctypes.data, grains.ctypes.data, streams.ctypes.data if len(streams) else None, capacity,
         expandable, held.ctypes.data, None if curve is None else curve.ctypes.data, result.ctypes.data,
     )  # fmt: skip

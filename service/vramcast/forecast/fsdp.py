@@ -32,7 +32,12 @@ class FsdpView(RankView):
         self._pieces: dict[int, list[int]] = {}  # unit -> gradients that wait for their concatenation
         self._gradients: dict[int, int] = {}  # unit -> its sharded gradient
         self._until_backward_ends = held_by_hooks(tape, self._stored[Role.FROZEN], gradients=self.checkpointed)
-        self.special[list(self._until_backward_ends)] = True
+        self.not_here = (Role.WEIGHT, Role.FROZEN)
+        self.roles[self.gradients] = Role.TEMPORARY  # until they are concatenated
+        self.made_seen |= self.gradients
+        self.freed_seen |= self.gradients
+        self.freed_seen[list(self._until_backward_ends)] = True
+        self._unit_of = tape.units.tolist()
         self._held: list[int] = []
         self._batch = 0  # of the update: 1 is the first
 
@@ -59,24 +64,13 @@ class FsdpView(RankView):
             part -= size
 
     def made(self, storage: int) -> None:
-        role = self.roles[storage]
-        if role in {Role.WEIGHT, Role.FROZEN}:
-            return
-        if role == Role.GRADIENT:
-            self._pieces.setdefault(self.units[storage], []).append(self.copy(storage, Role.TEMPORARY))
-            self._copies.pop(storage)
-            return
-        self.copy(storage)
+        self._pieces.setdefault(self._unit_of[storage], []).append(storage)
 
     def freed(self, storage: int) -> None:
-        if self.roles[storage] == Role.GRADIENT:
-            number = self._gradients.pop(self.units[storage], None)
-            if number is not None:
-                self.write.free(number)
-        elif storage in self._until_backward_ends:
-            self._held.append(self._copies.pop(storage))
-        else:
-            super().freed(storage)
+        if storage in self._until_backward_ends:
+            self._held.append(storage)
+        elif (number := self._gradients.pop(self._unit_of[storage], None)) is not None:
+            self.write.free(number)
 
     def at(self, mark: Mark) -> None:
         if mark.moment is Moment.UPDATE:
@@ -114,11 +108,10 @@ class FsdpView(RankView):
                 copied = self.write.make(part, Role.TEMPORARY, stream=GATHER) if narrowed else None
                 numbers.append(self.write.make(part * self._plan.ranks, Role.WORKSPACE, unit, GATHER))
                 if copied is not None:
-                    self.free_late(copied)
+                    self.free_late((copied,))
 
     def _free_gathered(self, unit: int) -> None:
-        for number in self._gathered.pop(unit, ()):
-            self.free_late(number)
+        self.free_late(self._gathered.pop(unit, ()))
 
     def _reduce(self, unit: int) -> None:
         pieces = self._pieces.pop(unit, [])
@@ -127,13 +120,12 @@ class FsdpView(RankView):
         size = self._stored[Role.WEIGHT].get(unit, 0)
         part = share(size, self._plan.ranks)
         flat = self.write.make(part * self._plan.ranks, Role.TEMPORARY)
-        for piece in pieces:
-            self.write.free(piece)
+        self.write.free_all(pieces)
         reduced = self.write.make(part, Role.GRADIENT, unit, REDUCE)
-        self.free_late(flat)
+        self.free_late((flat,))
         if self._plan.masters:
             widened = self.write.make(2 * part, Role.GRADIENT, unit, REDUCE)
-            self.free_late(reduced)
+            self.free_late((reduced,))
             reduced = widened
         if self._plan.offload or unit in self._gradients:  # added to the shard that is there
             self.write.free(reduced)
@@ -145,8 +137,7 @@ class FsdpView(RankView):
             self._reduce(unit)
         for unit in list(self._gathered):
             self._free_gathered(unit)
-        for number in self._held:
-            self.write.free(number)
+        self.write.free_all(self._held)
         self._held.clear()
         self.wait_for_gpu()
 

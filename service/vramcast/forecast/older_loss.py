@@ -12,8 +12,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from vramcast.forecast.rank_view import MAIN, TapeWriter
+from vramcast.forecast.rank_view import MAIN
 from vramcast.forecast.tape import Moment, Role, Tape
+from vramcast.forecast.tape_writer import TapeWriter
 
 # In the `info` of a recording: what its loss is computed from.
 LOSS, NEXT_TOKEN = "loss", "next token"

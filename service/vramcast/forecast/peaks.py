@@ -13,10 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vramcast.errors import InvalidInput
-from vramcast.forecast.allocator import GRAIN
-from vramcast.forecast.compiled import compiled_loop, replay_compiled
+from vramcast.forecast.allocator import GRAIN, Block, CachingAllocator
+from vramcast.forecast.compiled import compiled_loops, replay_compiled
 from vramcast.forecast.tape import Mark, Moment, Role, Tape
-from vramcast.forecast.tape_allocator import Block, TapeAllocator
 
 # No device has as much, and the replay counts in 64 bits.
 MOST_BYTES = 1 << 48
@@ -73,7 +72,8 @@ DEFAULT_SETTINGS = AllocatorSettings()
 
 def peaks(tape: Tape, settings: AllocatorSettings = DEFAULT_SETTINGS, *, compiled: bool = True) -> Peaks:
     """`compiled`: use the compiled loop if there is one."""
-    active, active_at, reserved, reserved_at, retries, failed = _replayed(tape, settings, None, compiled)
+    _check_total(tape)
+    active, active_at, reserved, reserved_at, retries, failed = replayed(tape, settings, compiled=compiled)
     by_role, storages_by_role = _live_by_role(tape, active_at)
     return Peaks(
         active_bytes=active * GRAIN,
@@ -89,7 +89,8 @@ def peaks(tape: Tape, settings: AllocatorSettings = DEFAULT_SETTINGS, *, compile
 
 def memory_curve(tape: Tape, settings: AllocatorSettings = DEFAULT_SETTINGS) -> Curve:
     curve = np.zeros((len(tape.events), 2), np.int64)
-    *_, failed = _replayed(tape, settings, curve, True)
+    _check_total(tape)
+    *_, failed = replayed(tape, settings, curve)
     changes = np.zeros((len(tape.events), len(Role)), np.int64)
     storages = np.where(tape.events >= 0, tape.events, ~tape.events)
     changes[np.arange(len(storages)), tape.roles[storages]] = np.where(tape.events >= 0, 1, -1) * tape.sizes[storages]
@@ -122,22 +123,27 @@ def _live_by_role(tape: Tape, event: int) -> tuple[dict[Role, int], dict[Role, i
     return {role: round(total[role]) for role in largest_first}, {role: int(count[role]) for role in largest_first}
 
 
-def _replayed(
-    tape: Tape, settings: AllocatorSettings, curve: NDArray[np.int64] | None, compiled: bool
-) -> tuple[int, ...]:
+def _check_total(tape: Tape) -> None:
     if tape.sizes.sum(dtype=np.float64) > MOST_BYTES:
         raise InvalidInput(f"the step allocates more than {MOST_BYTES >> 40} TiB")
+
+
+def replayed(
+    tape: Tape, settings: AllocatorSettings = DEFAULT_SETTINGS, curve: NDArray[np.int64] | None = None, *,
+    compiled: bool = True,
+) -> tuple[int, ...]:  # fmt: skip
+    """In grains: peak active, its event, peak reserved, its event; retries, the event that failed or -1."""
     grains = np.maximum(tape.sizes, 1) + (GRAIN - 1) >> _GRAIN_BITS
     # A capacity of 0 means none to the loops, so a full device is one grain.
     capacity = 0 if settings.capacity_bytes is None else max(1, settings.capacity_bytes // GRAIN)
-    loop = compiled_loop() if compiled else None
-    if loop is None:
-        return _replay_plainly(tape, grains, TapeAllocator(capacity, settings.expandable_segments), curve)
-    return replay_compiled(loop, tape.events, grains, tape.streams, capacity, settings.expandable_segments, curve)
+    loops = compiled_loops() if compiled else None
+    if loops is None:
+        return _replay_plainly(tape, grains, CachingAllocator(capacity, settings.expandable_segments), curve)
+    return replay_compiled(loops, tape.events, grains, tape.streams, capacity, settings.expandable_segments, curve)
 
 
 def _replay_plainly(
-    tape: Tape, grains: NDArray[np.int64], allocator: TapeAllocator, curve: NDArray[np.int64] | None
+    tape: Tape, grains: NDArray[np.int64], allocator: CachingAllocator, curve: NDArray[np.int64] | None
 ) -> tuple[int, ...]:
     held: list[Block | None] = [None] * len(grains)
     sizes = grains.tolist()

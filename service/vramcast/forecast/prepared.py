@@ -48,10 +48,10 @@ def prepared(piece: Piece, point: Point, transform: Callable[[Tape], Tape]) -> P
     storages = result.sizes[tickets] - _TICKET
     if (len(storages) and storages.max() >= len(varies)) or (result.sizes[~tickets] >= _LARGEST).any():
         return None
-    constants, rows = np.unique(result.sizes[~tickets], return_inverse=True)
+    constants = result.sizes[~tickets]
     every = np.empty(len(result.sizes), np.int32)
     every[tickets] = piece.classes[storages]
-    every[~tickets] = len(piece.table.denominators) + rows
+    every[~tickets] = len(piece.table.denominators) + np.arange(len(constants))
     # Zeros that nobody reads take no memory.
     return Prepared(result.resized(np.zeros(len(every), np.int64)), every, piece.table, constants)
 

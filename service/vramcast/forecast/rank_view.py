@@ -11,13 +11,14 @@ not see this, `active_bytes` and the reserved memory do.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import NamedTuple
 
 import numpy as np
 
-from vramcast.forecast.tape import Mark, Moment, Role, Tape, check_events
+from vramcast.forecast.tape import Mark, Moment, Role, Tape, unchecked_tape
+from vramcast.forecast.tape_writer import TapeWriter
 
 MAIN, GATHER, REDUCE = 0, 1, 2  # streams
 
@@ -43,119 +44,70 @@ class Plan:
     unsynced: bool = False  # FSDP: whole gradients of all batches but the last of an update (`no_sync`)
 
 
-class Sources(NamedTuple):
-    """Of each storage of the tape that is rewritten."""
-
-    sizes: list[int]
-    roles: list[int]
-    units: list[int]
-
-
-class TapeWriter:
-    """Writes a tape storage by storage. Numbers that it returns are those of the new tape."""
-
-    def __init__(self) -> None:
-        self._sizes: list[int] = []
-        self._roles: list[int] = []
-        self._units: list[int] = []
-        self._streams: list[int] = []
-        self._events: list[int] = []
-        self._marks: list[Mark] = []
-
-    def make(self, size: int, role: Role, unit: int = -1, stream: int = MAIN) -> int:
-        number = len(self._sizes)
-        self._sizes.append(size)
-        self._roles.append(role)
-        self._units.append(unit)
-        self._streams.append(stream)
-        self._events.append(number)
-        check_events(len(self._events))
-        return number
-
-    def free(self, number: int) -> None:
-        self._events.append(~number)
-
-    def copy(self, source: Sources, first: int, events: list[int], numbers: dict[int, int]) -> None:
-        """Events of another tape that makes storages from `first` on; `numbers`: those of its live storages here."""
-        number = before = len(self._sizes)
-        append, forget = self._events.append, numbers.pop
-        for event in events:
-            if event >= 0:
-                numbers[event] = number
-                append(number)
-                number += 1
-            else:
-                append(~forget(~event))
-        made = number - before
-        self._sizes += source.sizes[first : first + made]
-        self._roles += source.roles[first : first + made]
-        self._units += source.units[first : first + made]
-        self._streams += [MAIN] * made
-        check_events(len(self._events))
-
-    def mark(self, moment: Moment, unit: int = 0) -> None:
-        self._marks.append(Mark(len(self._events), moment, unit))
-
-    def tape(self) -> Tape:
-        return Tape(
-            np.array(self._sizes, np.int64), np.array(self._roles, np.uint8), np.array(self._units, np.int16),
-            np.array(self._events, np.int32), tuple(self._marks), np.array(self._streams, np.uint8),
-        )  # fmt: skip
-
-
 class RankView:
-    """Copies the tape. Subclasses override `loaded`, `at`, `made` and `freed`."""
+    """Copies the tape. Subclasses say what is not on this rank, and override `loaded`, `at`, `made` and `freed`."""
 
     in_flight_limit = 2  # gathers that the host issues before it waits for the GPU; FSDP's rate limiter allows two
 
     def __init__(self, tape: Tape, *, ahead: bool) -> None:
         self.source = tape
-        self.write = TapeWriter()
-        self._sources = Sources(tape.sizes.tolist(), tape.roles.tolist(), tape.units.tolist())
-        self.sizes, self.roles, self.units = self._sources
-        # (storages,) which `made` and `freed` have to see: a framework moves weights and gradients
-        self.special = np.isin(tape.roles, (Role.WEIGHT, Role.FROZEN, Role.GRADIENT))
+        self.not_here: tuple[Role, ...] = ()  # of storages that this rank does not have
+        # (storages,) what each is here, and the unit that it counts for; a framework's buffers take the gradients
+        self.roles, self.units = tape.roles.copy(), tape.units.copy()
+        # (storages,) which `made` and `freed` have to see
+        self.made_seen = np.zeros(len(tape.sizes), np.bool_)
+        self.freed_seen = np.zeros(len(tape.sizes), np.bool_)
+        self.gradients = tape.roles == Role.GRADIENT
+        self.keeps_gradients = True  # False: the framework frees them, not the loop
         self.checkpointed = _computes_again(tape)
         self.phase = Moment.STEP
-        self._copies: dict[int, int] = {}
         self.ahead = ahead
         self._late: deque[list[int]] = deque([[]])
 
     def rewritten(self) -> Tape:
         """Walks the source tape once. Most storages are temporaries, which are copied a run at a time."""
-        marks, events, at, loaded = self.source.marks, self.source.events.tolist(), 0, False
-        position = made = 0
-        for stop in self._stops():
-            run = events[position:stop]
-            if run:
-                self.write.copy(self._sources, made, run, self._copies)
-                made += sum(event >= 0 for event in run)
-            position = stop
-            while at < len(marks) and marks[at].event == position:
-                if not loaded and marks[at].moment is Moment.STEP:
-                    self.loaded()
-                    loaded = True
-                self._enter(marks[at])
-                at += 1
-            if position < len(events) and self.special[max(events[position], ~events[position])]:
-                if events[position] >= 0:
-                    made += 1
-                    self.made(events[position])
-                else:
-                    self.freed(~events[position])
-                position += 1
+        source = self._here()
+        self.write = TapeWriter(source)
+        sign = source.events >> 31  # -1 for a free, else 0
+        storages = source.events ^ sign
+        seen = np.flatnonzero(np.where(sign, self.freed_seen[storages], self.made_seen[storages]))
+        stops = deque(zip(seen.tolist(), source.events[seen].tolist(), strict=True))
+        loaded = False
+        for mark in source.marks:
+            self._pass(stops, mark.event)
+            if not loaded and mark.moment is Moment.STEP:
+                self.loaded()
+                loaded = True
+            if mark.moment <= Moment.END:
+                self.phase = mark.moment
+            self.at(mark)
+        self._pass(stops, len(source.events))
         return self.write.tape()
 
-    def _stops(self) -> list[int]:
-        """The events of special storages, those with a mark in front, and the end."""
-        events = self.source.events
-        special = np.flatnonzero(self.special[np.maximum(events, ~events)])
-        return sorted({*special.tolist(), *(mark.event for mark in self.source.marks), len(events)})
+    def _pass(self, stops: deque[tuple[int, int]], end: int) -> None:
+        """The events up to `end`."""
+        write = self.write
+        while stops and stops[0][0] < end:
+            write.reached, event = stops.popleft()
+            if event >= 0:
+                write.reached += 1
+                self.made(event)
+            else:
+                write.skip()
+                self.freed(~event)
+        write.reached = end
 
-    def _enter(self, mark: Mark) -> None:
-        if mark.moment <= Moment.END:
-            self.phase = mark.moment
-        self.at(mark)
+    def _here(self) -> Tape:
+        """The source without the events of what this rank does not have."""
+        tape = self.source
+        storages = np.maximum(tape.events, ~tape.events)
+        gone = np.isin(tape.roles, self.not_here)[storages]
+        if not self.keeps_gradients:
+            gone |= self.gradients[storages] & (tape.events < 0)
+        places = np.array([mark.event for mark in tape.marks], np.int64)
+        moved = (places - np.searchsorted(np.flatnonzero(gone), places)).tolist()
+        marks = tuple(Mark(at, mark.moment, mark.unit) for at, mark in zip(moved, tape.marks, strict=True))
+        return unchecked_tape(tape.sizes, self.roles, self.units, tape.events[~gone], marks, tape.streams)
 
     def loaded(self) -> None:
         """The model is on the GPU and training is about to begin."""
@@ -164,40 +116,29 @@ class RankView:
         self.write.mark(mark.moment, mark.unit)
 
     def made(self, storage: int) -> None:
-        self.copy(storage)
+        """A storage of the source, and so of this tape, was made."""
 
     def freed(self, storage: int) -> None:
-        number = self._copies.pop(storage, None)
-        if number is not None:
-            self.write.free(number)
+        """The source frees a storage. This tape does not, unless it is written here."""
 
-    def copy(self, storage: int, role: Role | None = None) -> int:
-        kept = Role(self.roles[storage]) if role is None else role
-        number = self._copies[storage] = self.write.make(self.sizes[storage], kept, self.units[storage])
-        return number
-
-    def free_late(self, number: int) -> None:
-        """Frees a block that another stream still uses."""
+    def free_late(self, numbers: Iterable[int]) -> None:
+        """Frees blocks that another stream still uses."""
         if self.ahead:
-            self._late[-1].append(number)
+            self._late[-1] += numbers
         else:
-            self.write.free(number)
+            self.write.free_all(numbers)
 
     def in_flight(self) -> None:
         """Another gather is about to be issued: the host waits if too many are in flight."""
         self._late.append([])
         while len(self._late) > self.in_flight_limit:
-            self._release(self._late.popleft())
+            self.write.free_all(self._late.popleft())
 
     def wait_for_gpu(self) -> None:
         """The host has read a value (a loss, an overflow flag): everything late is free."""
         while self._late:
-            self._release(self._late.popleft())
+            self.write.free_all(self._late.popleft())
         self._late.append([])
-
-    def _release(self, numbers: list[int]) -> None:
-        for number in numbers:
-            self.write.free(number)
 
 
 def share(size: int, ranks: int) -> int:

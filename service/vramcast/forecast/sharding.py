@@ -36,9 +36,8 @@ class DdpView(RankView):
 
     def loaded(self) -> None:
         limit, filled = _FIRST_BUCKET_BYTES, 0
-        for size, role in zip(reversed(self.sizes), reversed(self.roles), strict=True):
-            if role != Role.WEIGHT:
-                continue
+        weights = self.source.sizes[self.source.roles == Role.WEIGHT]
+        for size in reversed(weights.tolist()):
             filled += size
             if filled >= limit:
                 self.write.make(filled, Role.WORKSPACE)

@@ -78,7 +78,7 @@ class Tape:
 
     def __post_init__(self) -> None:
         _check_storages(self)
-        _check_events(self.events, len(self.sizes))
+        check_order(self.events, len(self.sizes))
         _check_marks(self.marks, len(self.events))
 
     def resized(self, sizes: NDArray[np.int64]) -> Tape:
@@ -110,7 +110,7 @@ def _check_storages(tape: Tape) -> None:
         raise InvalidInput(f"roles are numbers below {len(Role)}, not {tape.roles.max()}")
 
 
-def _check_events(events: NDArray[np.int32], storages: int) -> None:
+def check_order(events: NDArray[np.int32], storages: int) -> None:
     made = events >= 0
     if not np.array_equal(events[made], np.arange(storages)):
         raise InvalidInput(f"the events must make the storages 0 to {storages - 1} in order, each once")

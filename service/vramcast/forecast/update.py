@@ -16,8 +16,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from vramcast.forecast.splicing import Insert, spliced
-from vramcast.forecast.tape import Moment, Role, Tape, check_events
+from vramcast.errors import InvalidInput
+from vramcast.forecast.tape import Moment, Role, Tape
+from vramcast.forecast.tape_writer import TapeWriter
 from vramcast.task.vocabulary import Optimizer
 
 _FLOAT_BYTES = 4
@@ -58,9 +59,9 @@ class _Update:
     """What an optimizer makes: at the beginning, in the first update, and in every update."""
 
     states: int = 0  # made in the first update, each as large as its parameter
-    first: Callable[[Insert, Trained], None] | None = None  # other states, for each parameter
+    first: Callable[[TapeWriter, TrainedWeights], None] | None = None  # other states
     lists: int = 0  # temporaries in each update: lists as large as all that is trained
-    each: Callable[[Insert, TrainedWeights], None] | None = None  # other temporaries in each update
+    each: Callable[[TapeWriter, TrainedWeights], None] | None = None  # other temporaries in each update
     before: bool = False  # the states are made with the optimizer, before the first step
     fuses: bool = False  # can run fused: no lists, and a counter on the GPU for each parameter
 
@@ -76,23 +77,27 @@ def with_update(
     slots = _open_slots(tape)
     if not slots:
         return tape
-    update = _UPDATES[optimizer]
-    inserts = [Insert(event, mark) for event, mark in slots]
+    update, write = _UPDATES[optimizer], TapeWriter(tape)
     trained = trained_weights(tape, slots[0][0], element_bytes, sharded=sharded)
-    if update.before:
-        begin = next((at for at, mark in enumerate(tape.marks) if mark.moment is Moment.STEP), 0)
-        inserts.insert(0, Insert(tape.marks[begin].event, begin))
     fused = fused and update.fuses
-    _make_states(inserts[0], update, trained, counters=fused and optimizer is not Optimizer.SGD_MOMENTUM)
-    made = 0
-    for insert in inserts[int(update.before) :]:
-        if not fused:
-            _make_lists(insert, trained, update.lists)
-        if update.each is not None:
-            update.each(insert, trained)
-        made += len(insert.events)
-        check_events(made)
-    return spliced(tape, inserts)
+    counters = fused and optimizer is not Optimizer.SGD_MOMENTUM
+    begin = next((at for at, mark in enumerate(tape.marks) if mark.moment is Moment.STEP), 0)
+    first = (tape.marks[begin].event, begin) if update.before else slots[0]
+    marked = 0
+    for event, mark in [first, *slots] if update.before else slots:
+        if event < write.reached:
+            raise InvalidInput("the steps' marks are out of order")
+        write.copy_marks(tape.marks[marked:mark])
+        write.reached, marked = event, mark
+        if (event, mark) == first:
+            _make_states(write, update, trained, counters=counters)
+        if (event, mark) in slots:
+            if not fused:
+                _make_lists(write, trained, update.lists)
+            if update.each is not None:
+                update.each(write, trained)
+    write.copy_marks(tape.marks[marked:])
+    return write.tape()
 
 
 def trained_weights(tape: Tape, event: int, element_bytes: int, *, sharded: bool = False) -> TrainedWeights:
@@ -142,69 +147,71 @@ def _open_slots(tape: Tape) -> list[tuple[int, int]]:
     ]
 
 
-def _make_states(insert: Insert, update: _Update, trained: TrainedWeights, *, counters: bool) -> None:
+def _make_states(write: TapeWriter, update: _Update, trained: TrainedWeights, *, counters: bool) -> None:
     """`counters`: a fused optimizer counts its steps on the GPU, for each parameter."""
-    for weight in trained if counters or update.first is not None else ():
-        if counters and (update.states or update.first is not None):
-            insert.make(_FLOAT_BYTES, Role.STATE)
-            insert.make_all([weight.size_bytes] * update.states, Role.STATE, [weight.unit] * update.states)
-        if update.first is not None:
-            update.first(insert, weight)
-    if update.states and not counters:
+    if update.first is not None:
+        update.first(write, trained)
+    elif counters and update.states:
+        for weight in trained:
+            write.make(_FLOAT_BYTES, Role.STATE)
+            write.make_all([weight.size_bytes] * update.states, Role.STATE, [weight.unit] * update.states)
+    elif update.states:
         sizes, units = (np.repeat(values, update.states).tolist() for values in (trained.sizes, trained.units))
-        insert.make_all(sizes, Role.STATE, units)
+        write.make_all(sizes, Role.STATE, units)
 
 
-def _make_lists(insert: Insert, trained: TrainedWeights, count: int) -> None:
+def _make_lists(write: TapeWriter, trained: TrainedWeights, count: int) -> None:
     sizes, nobody = trained.sizes, [-1] * len(trained.sizes)
-    firsts = [insert.make_all(sizes, Role.TEMPORARY, nobody) for _ in range(count)]
+    firsts = [write.make_all(sizes, Role.TEMPORARY, nobody) for _ in range(count)]
     for first in firsts:
-        insert.free_backwards(first, len(sizes))
+        write.free_all(range(first + len(sizes) - 1, first - 1, -1))
 
 
-def _adam8bit(insert: Insert, weight: Trained) -> None:
-    small = weight.elements < _SMALLEST_8BIT
-    if not small and _CODES_BYTES not in insert.known_sizes:
-        insert.make(_CODES_BYTES, Role.STATE)
-        insert.make(_CODES_BYTES, Role.STATE)
-    for _ in range(2):
-        insert.make(_FLOAT_BYTES * weight.elements if small else weight.elements, Role.STATE, weight.unit)
-        if not small:
-            insert.make(_FLOAT_BYTES * -(-weight.elements // _BLOCK), Role.STATE, weight.unit)
+def _adam8bit(write: TapeWriter, trained: TrainedWeights) -> None:
+    has_codes = False
+    for weight in trained:
+        small = weight.elements < _SMALLEST_8BIT
+        if not small and not has_codes:
+            write.make_all([_CODES_BYTES] * 2, Role.STATE, [-1] * 2)
+            has_codes = True
+        for _ in range(2):
+            write.make(_FLOAT_BYTES * weight.elements if small else weight.elements, Role.STATE, weight.unit)
+            if not small:
+                write.make(_FLOAT_BYTES * -(-weight.elements // _BLOCK), Role.STATE, weight.unit)
 
 
-def _adafactor_states(insert: Insert, weight: Trained) -> None:
+def _adafactor_states(write: TapeWriter, trained: TrainedWeights) -> None:
     """A mean per row and per column of a matrix. A tape does not have shapes: matrices count as square."""
-    if weight.elements < _SMALLEST_MATRIX:
-        insert.make(_FLOAT_BYTES * weight.elements, Role.STATE, weight.unit)
-        return
-    for _ in range(2):
-        insert.make(_FLOAT_BYTES * isqrt(weight.elements), Role.STATE, weight.unit)
+    for weight in trained:
+        if weight.elements < _SMALLEST_MATRIX:
+            write.make(_FLOAT_BYTES * weight.elements, Role.STATE, weight.unit)
+        else:
+            write.make_all([_FLOAT_BYTES * isqrt(weight.elements)] * 2, Role.STATE, [weight.unit] * 2)
 
 
-def _adafactor(insert: Insert, trained: TrainedWeights) -> None:
+def _adafactor(write: TapeWriter, trained: TrainedWeights) -> None:
     """One parameter after the other, in fp32. The loop's names hold what the parameter before made."""
     gradient = copy = update = -1
     for weight in trained:
         size = _FLOAT_BYTES * weight.elements
         if weight.element_bytes < _FLOAT_BYTES:
             if gradient >= 0:
-                insert.free(gradient)
-            gradient = insert.make(size, Role.TEMPORARY)
+                write.free(gradient)
+            gradient = write.make(size, Role.TEMPORARY)
             if copy >= 0:
-                insert.free(copy)
-            copy = insert.make(size, Role.TEMPORARY)
-        square = insert.make(size, Role.TEMPORARY)
-        shifted = insert.make(size, Role.TEMPORARY)
-        insert.free(square)
+                write.free(copy)
+            copy = write.make(size, Role.TEMPORARY)
+        square = write.make(size, Role.TEMPORARY)
+        shifted = write.make(size, Role.TEMPORARY)
+        write.free(square)
         if update >= 0:
-            insert.free(update)
-        update = insert.make(size, Role.TEMPORARY)
-        insert.free(shifted)
-        insert.free(insert.make(size, Role.TEMPORARY))
+            write.free(update)
+        update = write.make(size, Role.TEMPORARY)
+        write.free(shifted)
+        write.free(write.make(size, Role.TEMPORARY))
     for number in (gradient, copy, update):
         if number >= 0:
-            insert.free(number)
+            write.free(number)
 
 
 _UPDATES: dict[Optimizer, _Update] = {

@@ -11,6 +11,7 @@ computes the layer again, because autograd keeps each gathered weight that a mat
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate, islice
 
@@ -34,6 +35,11 @@ class _ZeroView(RankView):
     def __init__(self, tape: Tape, plan: Plan, *, ahead: bool) -> None:
         super().__init__(tape, ahead=ahead)
         self.plan = plan
+        self.roles[self.gradients] = Role.TEMPORARY
+        self.units[self.gradients] = -1
+        self.made_seen = self.gradients
+        self.keeps_gradients = False  # they are freed when they are in the bucket
+        self._elements_of = (tape.sizes // _HALF).tolist()
         trained = tape.sizes[tape.roles == Role.WEIGHT]
         self.elements = int(trained.sum()) // _HALF
         self.largest = int(trained.max(initial=0)) // _HALF
@@ -46,24 +52,16 @@ class _ZeroView(RankView):
         if not self.plan.offload:
             self.write.make(_SINGLE * self.owned, Role.WEIGHT, _ROOT)
 
-    def made(self, storage: int) -> None:
-        if self.roles[storage] != Role.GRADIENT:
-            super().made(storage)
-            return
-        elements = self.sizes[storage] // _HALF
-        number = self.write.make(self.sizes[storage], Role.TEMPORARY)
+    def made(self, gradient: int) -> None:
+        elements = self._elements_of[gradient]
         if self.filled and self.filled + elements > self.plan.bucket_elements:
             self.reduce()
         self.filled += elements
         self.bucket.append(elements)
         if elements > self.plan.bucket_elements:
-            self.waiting.append(number)
+            self.waiting.append(gradient)
         else:
-            self.copied(number)
-
-    def freed(self, storage: int) -> None:
-        if self.roles[storage] != Role.GRADIENT:  # they were freed when they had been reduced
-            super().freed(storage)
+            self.copied(gradient)
 
     def copied(self, gradient: int) -> None:
         """A gradient is in the bucket."""
@@ -85,6 +83,9 @@ class ReplicatedZeroView(_ZeroView):
         self._reduced = 0  # elements in this backward pass
         self._own: int | None = None  # the rank's own part of the gradients
         self._whole: list[int] = []  # stage 1 keeps all gradients until the update
+        self.not_here = (Role.WEIGHT,)
+        if plan.scheme is Scheme.ZERO_1:
+            self.roles[self.gradients] = Role.GRADIENT
 
     def loaded(self) -> None:
         self.write.make(_HALF * self.elements, Role.WEIGHT)
@@ -94,13 +95,11 @@ class ReplicatedZeroView(_ZeroView):
         else:
             self.temporary(_SINGLE * self.owned)  # gradients with which the states are made
 
-    def made(self, storage: int) -> None:
-        if self.roles[storage] == Role.WEIGHT:
-            return
-        if self.roles[storage] == Role.GRADIENT and self.plan.scheme is Scheme.ZERO_1:
-            self._whole.append(self.write.make(self.sizes[storage], Role.GRADIENT))
-            return
-        super().made(storage)
+    def made(self, gradient: int) -> None:
+        if self.plan.scheme is Scheme.ZERO_1:
+            self._whole.append(gradient)
+        else:
+            super().made(gradient)
 
     def at(self, mark: Mark) -> None:
         if mark.moment is Moment.UPDATE:
@@ -125,8 +124,7 @@ class ReplicatedZeroView(_ZeroView):
                 self.temporary(_SINGLE * elements)
         elif self._own is None and not self.plan.offload:
             self._own = self.write.make(_HALF * self.owned, Role.GRADIENT)
-        for number in self.waiting:
-            self.write.free(number)
+        self.write.free_all(self.waiting)
         self.waiting.clear()
         self.bucket.clear()
         self.filled = 0
@@ -148,8 +146,7 @@ class ReplicatedZeroView(_ZeroView):
         self._look_for_infinities(min(self.largest, self.owned))
         flat = self.write.make(_HALF * self.owned, Role.TEMPORARY)
         widened = self.write.make(_SINGLE * self.owned, Role.GRADIENT)
-        for number in (flat, self._own, *self._whole):
-            self.write.free(number)
+        self.write.free_all((flat, self._own, *self._whole))
         self._whole.clear()
         self._own = widened
 
@@ -158,8 +155,7 @@ class ReplicatedZeroView(_ZeroView):
             self.write.free(self._own)
             self._own = None
         elif self.plan.offload:
-            for number in self._whole:
-                self.write.free(number)
+            self.write.free_all(self._whole)
             self._whole.clear()
 
 
@@ -169,7 +165,7 @@ class _Part:
 
     sizes: list[int]
     elements: int = 0
-    live: list[int] | None = None  # gathered storages
+    live: Sequence[int] | None = None  # gathered storages
 
     def __post_init__(self) -> None:
         self.elements = sum(self.sizes) // _HALF
@@ -185,14 +181,16 @@ class ShardedZeroView(_ZeroView):
 
     def __init__(self, tape: Tape, plan: Plan, *, ahead: bool) -> None:
         super().__init__(tape, plan, ahead=ahead)
+        self.not_here = (Role.WEIGHT, Role.FROZEN)
         self._parts, self._order = _parts(tape)
         self._visits = [*self._order, *reversed(self._order)]  # parts in the order of use, for one step
         self._place = {name: at for at, name in enumerate(self._order)}
         self._elements_before = [0, *accumulate(self._parts[name].elements for name in self._visits)]
+        self._live_elements = 0  # of the gathered parts
         self._now = -1
         self._reducing: deque[list[int]] = deque([[]])  # what each reduction in flight still reads
         self._widened: int | None = None  # the fp32 gradients of the update
-        self._kept: dict[int, list[int]] = {}  # part -> gathered weights that autograd still needs
+        self._kept: dict[int, Sequence[int]] = {}  # part -> gathered weights that autograd still needs
 
     def loaded(self) -> None:
         total = sum(part.elements for part in self._parts.values())
@@ -202,10 +200,6 @@ class ShardedZeroView(_ZeroView):
         self.write.make(_HALF * self.plan.bucket_elements, Role.WORKSPACE)
         if not self.plan.offload:
             self.write.make(_HALF * self.owned, Role.GRADIENT)
-
-    def made(self, storage: int) -> None:
-        if self.roles[storage] not in {Role.WEIGHT, Role.FROZEN}:
-            super().made(storage)
 
     def at(self, mark: Mark) -> None:
         if mark.moment is Moment.UPDATE:
@@ -227,8 +221,7 @@ class ShardedZeroView(_ZeroView):
         elif mark.moment is Moment.LEAVE and mark.unit == self._last_unit() and self.phase is Moment.FORWARD:
             self._advance(self._order[-1])
         elif mark.moment is Moment.LEAVE_BACKWARD:
-            for number in self._kept.pop(mark.unit, ()):
-                self.write.free(number)
+            self.write.free_all(self._kept.pop(mark.unit, ()))
 
     def _last_unit(self) -> int:
         return max(self._parts)
@@ -244,12 +237,10 @@ class ShardedZeroView(_ZeroView):
         for passed in dict.fromkeys(self._visits[max(0, here) : upcoming]):
             self._release_part(passed, upcoming)
         self._now = upcoming
-        live = sum(self._parts[name].elements for name in self._parts if self._parts[name].live is not None)
         for name in islice(self._visits, upcoming, None):
-            if name != part and live >= _MAX_LIVE:
+            if name != part and self._live_elements >= _MAX_LIVE:
                 break
             if self._parts[name].live is None:
-                live += self._parts[name].elements
                 self._gather(name)
 
     def _next_visit(self, name: int, start: int) -> int | None:
@@ -257,18 +248,19 @@ class ShardedZeroView(_ZeroView):
         place = self._place.get(name)
         if place is None:
             return None
-        return next((at for at in (place, len(self._visits) - 1 - place) if at >= start), None)
+        back = len(self._visits) - 1 - place
+        return place if place >= start else back if back >= start else None
 
     def _gather(self, name: int) -> None:
         self.in_flight()
         part = self._parts[name]
+        self._live_elements += part.elements
         if self.plan.ranks == 1:  # the shard is the whole
-            part.live = []
+            part.live = ()
             return
-        part.live = [
-            self.write.make(size, Role.WORKSPACE, max(_ROOT, name), GATHER)
-            for size in part.sizes
-        ]  # fmt: skip
+        count = len(part.sizes)
+        first = self.write.make_all(part.sizes, Role.WORKSPACE, [max(_ROOT, name)] * count, GATHER)
+        part.live = range(first, first + count)
 
     def _release_part(self, name: int, now: int) -> None:
         part = self._parts[name]
@@ -280,31 +272,28 @@ class ShardedZeroView(_ZeroView):
         if self.phase is Moment.FORWARD and name > _ROOT and not self.checkpointed:
             self._kept[name] = part.live
         else:
-            for number in part.live:
-                self.free_late(number)
+            self.free_late(part.live)
         part.live = None
+        self._live_elements -= part.elements
 
     def copied(self, gradient: int) -> None:
-        self._free_when_reduced(gradient)  # the stream that reduces has yet to read it
-
-    def _free_when_reduced(self, number: int) -> None:
+        """The stream that reduces has yet to read it."""
         if self.ahead:
-            self._reducing[-1].append(number)
+            self._reducing[-1].append(gradient)
         else:
-            self.write.free(number)
+            self.write.free(gradient)
 
     def _wait_for_reductions(self, most: int) -> None:
         while len(self._reducing) > most:
-            for number in self._reducing.popleft():
-                self.write.free(number)
+            self.write.free_all(self._reducing.popleft())
 
     def reduce(self) -> None:
         self._wait_for_reductions(_REDUCTIONS)
         if len(self.bucket) > 1:  # one gradient alone is reduced where it is
-            self._free_when_reduced(self.write.make(_HALF * self.filled, Role.TEMPORARY, stream=REDUCE))
+            self.copied(self.write.make(_HALF * self.filled, Role.TEMPORARY, stream=REDUCE))
         self.bucket.clear()
         for number in self.waiting:
-            self._free_when_reduced(number)
+            self.copied(number)
         self.waiting.clear()
         self.filled = 0
         self._reducing.append([])
@@ -315,9 +304,9 @@ class ShardedZeroView(_ZeroView):
         self._wait_for_reductions(0)
         self._reducing.append([])
         for part in self._parts.values():
-            for number in part.live or ():
-                self.free_late(number)
+            self.free_late(part.live or ())
             part.live = None
+        self._live_elements = 0
         self.wait_for_gpu()
         if not self.plan.offload:
             at_once = min(self.owned, _SUB_GROUP)
