@@ -12,12 +12,13 @@ import json
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
 from bench.cluster.jobs import HOUR, Job, Measured, Trace, draw_jobs, read_measured, read_trace, with_kinds
 from bench.cluster.policies import Policy, ours, policies
-from bench.cluster.report import BUSY_POLICIES, VARIED, write_page
+from bench.cluster.report import BUSY_POLICIES, CHOOSING, VARIED, write_page
 from bench.cluster.simulate import Simulation, Tally
 
 from vramcast.forecast.forecaster import CachingForecaster
@@ -26,8 +27,8 @@ from vramcast.placement.board import Ranking
 
 # By mix, the work that arrives, over what the GPUs could do with one job each.
 LOADS = {"gavel": 0.8, "lucid": 0.8, "busy": 0.3}
-HARMLESS = (1.0, 1.4, 1.75, 2.1, 2.5)
-_HARMLESS_SEEDS = 2
+HARMLESS = (1.0, 1.2, 1.4, 1.6, 1.75, 2.1, 2.5)
+_CHOOSING_SEEDS = 5
 _BUSY = 0.9
 # Seeds of the jobs that a policy learns from, which never count.
 _EARLIER = 1000
@@ -99,10 +100,12 @@ def compare(setup: Setup, seeds: int) -> Iterator[Row]:
                     yield simulate(setup, mix, seed, policy)
 
 
-def vary(setup: Setup) -> Iterator[Row]:
-    """The same policy with other slowdowns that count as harmless."""
+def vary(setup: Setup, seeds: int) -> Iterator[Row]:
+    """The same policy with other slowdowns that count as harmless, also on the jobs that the default is chosen on."""
     for mix in ("gavel", "lucid"):
-        for seed in range(_HARMLESS_SEEDS):
+        for seed in (*range(seeds), *range(CHOOSING, CHOOSING + _CHOOSING_SEEDS)):
+            if seed >= CHOOSING:
+                yield simulate(setup, mix, seed, policies()[0])
             for harmless in HARMLESS:
                 learned = ours("learned", 0.05, Ranking(harmless_slowdown=harmless))
                 yield simulate(setup, mix, seed, replace(learned, name=VARIED))
@@ -127,10 +130,9 @@ def main() -> None:
     base = choose_forecaster(BUILTIN, 0.05, physics_if_unusable=False)
     setup = Setup(measured, trace, base, arguments.jobs, arguments.gpus)
     rows = []
-    for row in compare(setup, arguments.seeds):
+    for row in chain(compare(setup, arguments.seeds), vary(setup, arguments.seeds)):
         print(json.dumps(asdict(row)), flush=True)
         rows.append(row)
-    rows += vary(setup)
     if arguments.rows:
         arguments.rows.write_text("".join(json.dumps(asdict(row)) + "\n" for row in rows), encoding="utf-8")
     if arguments.out:

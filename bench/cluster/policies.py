@@ -14,7 +14,6 @@ from vramcast.placement.board import DEFAULT_RANKING, Ranking
 
 GPU_MIB = 24576 - 320
 PACKING_ONLY = Ranking(slowdown_weight=0.0)
-FRUGAL = Ranking(harmless_slowdown=2.5)
 EQUAL = 1.5  # the typical margin with which people have about as few OOMs as vramcast
 _SLICE_MIB = 3072  # an eighth of the GPU
 _BIN_MIB = {"mlp": 1024}
@@ -99,7 +98,6 @@ def policies() -> list[Policy]:
         ours("0.05, learned", 0.05),
         ours("0.01, cold", 0.01),
         ours("0.01, learned", 0.01),
-        ours(f"0.05, learned, harmless_slowdown {FRUGAL.harmless_slowdown:g}", 0.05, FRUGAL),
         ours("0.05, learned, max-slowdown 1.3", 0.05, limit=1.3),
         Policy("oracle", oracle, knows_pairs=True),
     ]

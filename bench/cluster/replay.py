@@ -2,8 +2,8 @@
 
 python -m bench.cluster.replay --data DIR [--nodes 1000] [--seed 0] [--out docs/benchmarks/packing-replay.md]
 
-KWOK plays the nodes. Pods are created in the order of the draw and stay. Under every policy vramcast decides where
-there is room and binds; what differs is the ranking:
+KWOK plays the nodes. Pods are created in the order of the draw, a few ahead of the scheduler, and stay. Under every
+policy vramcast decides where there is room and binds; what differs is the ranking:
 
 - vramcast: filter offers its best nodes, and prioritize ranks them; also without node_weight;
 - MostAllocated and LeastAllocated: the kube-scheduler's NodeResourcesFit alone ranks all nodes, by CPU and memory.
@@ -17,7 +17,8 @@ import argparse
 import re
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -56,6 +57,8 @@ _SETTINGS = {
 }
 # A pod that found only held room is soon tried again. After so long without a bind, what is left has failed for good.
 _SETTLED_SECONDS = 10.0
+# Pods that are created and neither bound nor failed. Several are on their way to bind at once, as in a busy cluster.
+_WAITING = 10
 _MIB_PER_MILLI = 16
 _NAME = "replay"
 _BOUND = re.compile(rb'"Successfully bound pod to node" pod="default/(pod-\d+)"')
@@ -82,7 +85,6 @@ def node_manifest(node: Node) -> dict[str, Any]:
 def pod_manifest(number: int, pod: Pod) -> dict[str, Any]:
     asked = {"cpu": f"{pod.cpu}m", "memory": f"{pod.memory}Mi"}
     memory = f"{pod.milli * _MIB_PER_MILLI}Mi"
-    # The scheduler lists waiting pods by name, so this keeps the order of the draw.
     return shared_pod(f"pod-{number:06}", memory, pod.gpus, scheduler=_NAME, resources=asked)
 
 
@@ -107,11 +109,15 @@ def replay(policy: str, nodes: Sequence[Node], pods: Sequence[Pod]) -> tuple[byt
         prepare(plane, (node_manifest(node) for node in nodes))
         process = start_extender(plane, "vramcast", f"env {_SETTINGS[policy]} {VRAMCAST_COMMAND}")
         try:
-            plane.api.create_pods(pod_manifest(number, pod) for number, pod in enumerate(pods))
-            begin = time.monotonic()
             log = plane.scheduler(scheduler_of(policy, process.url)).log
+            begin = time.monotonic()
             progress = _Progress(policy, log, len(pods))
-            eventually(progress.over, 3600, "every pod is bound or has failed", interval_seconds=1.0)
+            for number, pod in enumerate(pods):
+                # The scheduler takes pods in the order in which it hears of them. It hears of pods that are there
+                # before it starts in any order.
+                eventually(partial(progress.has_room, number), 600, "pods are bound or have failed", 0.02)
+                plane.api.create_pod(pod_manifest(number, pod))
+            eventually(progress.over, 600, "every pod is bound or has failed", interval_seconds=1.0)
             return log.read_bytes(), time.monotonic() - begin
         finally:
             process.terminate()
@@ -123,19 +129,36 @@ class _Progress:
     log: Path
     pods: int
     shown: int = 0
-    bound: int = 0
+    read: int = 0  # bytes of the log
+    bound: set[bytes] = field(default_factory=set)
+    failed: set[bytes] = field(default_factory=set)
     since: float = 0.0  # the last bind
 
+    def has_room(self, created: int) -> bool:
+        """So many pods wait at most: more would overtake each other when binds are slow."""
+        self._look()
+        return created - len(self.bound | self.failed) < _WAITING
+
     def over(self) -> bool:
-        text = self.log.read_bytes()
-        bound, failed = set(_BOUND.findall(text)), set(_FAILED.findall(text))
-        if len(bound) >= self.shown + 500:
-            self.shown = len(bound)
-            print(f"{self.policy}: {len(bound)} of {self.pods} pods bound, {len(failed - bound)} failed", flush=True)
-        if len(bound) != self.bound:
-            self.bound, self.since = len(bound), time.monotonic()
-        settled = len(bound | failed) >= self.pods and time.monotonic() - self.since > _SETTLED_SECONDS
-        return settled or len(bound) == self.pods
+        self._look()
+        settled = len(self.bound | self.failed) >= self.pods and time.monotonic() - self.since > _SETTLED_SECONDS
+        return settled or len(self.bound) == self.pods
+
+    def _look(self) -> None:
+        with self.log.open("rb") as file:
+            file.seek(self.read)
+            text = file.read()
+        text = text[: text.rfind(b"\n") + 1]
+        self.read += len(text)
+        new = set(_BOUND.findall(text)) - self.bound
+        self.failed |= set(_FAILED.findall(text))
+        if new:
+            self.bound |= new
+            self.since = time.monotonic()
+        if len(self.bound) >= self.shown + 500:
+            self.shown = len(self.bound)
+            failed = len(self.failed - self.bound)
+            print(f"{self.policy}: {len(self.bound)} of {self.pods} pods bound, {failed} failed", flush=True)
 
 
 def first_failure(log: bytes) -> int:
