@@ -11,10 +11,10 @@ from bench.recordings.taping import cache_folder, load_tape, save_tape
 from torch import nn
 
 from vramcast.forecast.sizes import Point, shown
-from vramcast.forecast.stretch import FEWEST_BLOCKS
 from vramcast.forecast.tape import Tape
 from vramcast.profile.recording.network import NetworkSteps
 from vramcast.profile.sources import ModelSource
+from vramcast.profile.stretch import FEWEST_BLOCKS
 
 
 def _made(source: ModelSource) -> nn.Module:

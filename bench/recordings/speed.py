@@ -13,9 +13,9 @@ from bench.recordings.taping import cached_at, load_tape
 from vramcast.forecast.peaks import peaks
 from vramcast.forecast.recording import Recording
 from vramcast.forecast.sizes import Variable
-from vramcast.forecast.solving import solve
 from vramcast.forecast.storage import decode, encode
 from vramcast.forecast.update import with_update
+from vramcast.profile.solving import solve
 from vramcast.task.vocabulary import Optimizer
 
 _POINTS = ((2, 512), (3, 1031), (5, 2053))

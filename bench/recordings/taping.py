@@ -16,10 +16,10 @@ from bench.recordings.cases import Recipe
 from bench.recordings.networks import blocks_of, built
 
 import vramcast.profile.recording
-from vramcast.forecast.stretch import NotAlike, stretch
 from vramcast.forecast.tape import Mark, Moment, Tape
 from vramcast.profile.recording.record import record_model
 from vramcast.profile.recording.settings import RunSettings
+from vramcast.profile.stretch import NotAlike, stretch
 from vramcast.task.vocabulary import Attention, Kernels, Precision, Quantization
 
 

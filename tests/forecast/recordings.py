@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Mapping
 from tests.forecast.tapes import tape_of
 from vramcast.forecast.recording import Recording, Span
 from vramcast.forecast.sizes import Point, Variable
-from vramcast.forecast.solving import points_for, solve
 from vramcast.forecast.tape import Mark, Moment, Role, Tape
+from vramcast.profile.solving import points_for, solve
 
 B, L, S, R = Variable.BATCH, Variable.LENGTH, Variable.SIDE, Variable.RANK
 LANGUAGE = {B: Span(2, 8), L: Span(128, 4096), R: Span(1, 64)}

@@ -18,11 +18,11 @@ from vramcast.forecast.forecaster import PhysicsForecaster
 from vramcast.forecast.peaks import peaks
 from vramcast.forecast.rank_view import Plan, Scheme
 from vramcast.forecast.sharding import shard
-from vramcast.forecast.solving import solve
 from vramcast.forecast.storage import encode
 from vramcast.forecast.tape import MOST_TAPE_EVENTS, Mark, Moment, Role, Tape
 from vramcast.forecast.update import with_update
 from vramcast.names import PodUid, Product
+from vramcast.profile.solving import solve
 from vramcast.task.pod import ContainerDevices, PodRecord, read_pod
 from vramcast.task.vocabulary import PREFIX, Optimizer
 

@@ -17,12 +17,12 @@ from vramcast.forecast.model import BUILTIN, choose_forecaster
 from vramcast.forecast.named import KnownSteps, NoSteps, named_steps, steps_of
 from vramcast.forecast.recording import Recording, Span
 from vramcast.forecast.recordings import Recordings, builtin_recordings, key_of, read_recordings, write_recordings
-from vramcast.forecast.solving import solve
 from vramcast.forecast.step_curve import step_curve
 from vramcast.forecast.storage import pack
 from vramcast.forecast.tape import Moment, Role
 from vramcast.hardware.products import memory_mib
 from vramcast.names import Product
+from vramcast.profile.solving import solve
 from vramcast.task.quantity import GIB, MIB
 from vramcast.task.task import Task, parse_task
 from vramcast.task.vocabulary import PREFIX

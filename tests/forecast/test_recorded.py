@@ -14,11 +14,11 @@ from vramcast.forecast.forecaster import CalibratedForecaster, PhysicsForecaster
 from vramcast.forecast.peaks import peaks
 from vramcast.forecast.recording import Span
 from vramcast.forecast.sizes import Point
-from vramcast.forecast.solving import points_for, solve
 from vramcast.forecast.storage import encode
 from vramcast.forecast.update import with_update
 from vramcast.names import Product
 from vramcast.outcomes.calibration import Calibrator
+from vramcast.profile.solving import points_for, solve
 from vramcast.task.task import parse_task
 from vramcast.task.vocabulary import PREFIX, Optimizer
 

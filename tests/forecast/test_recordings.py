@@ -19,8 +19,8 @@ from vramcast.forecast.recordings import (
     usable_recordings,
     write_recordings,
 )
-from vramcast.forecast.solving import solve
 from vramcast.forecast.storage import encode, pack
+from vramcast.profile.solving import solve
 
 POINT = {B: 4, L: 512, R: 8}
 KEY = key_of("hf/small", "16-bit lora")

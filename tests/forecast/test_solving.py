@@ -11,7 +11,7 @@ from vramcast.errors import InvalidInput
 from vramcast.forecast.peaks import peaks
 from vramcast.forecast.recording import Span
 from vramcast.forecast.sizes import Point
-from vramcast.forecast.solving import points_for, solve
+from vramcast.profile.solving import points_for, solve
 
 coefficients = st.integers(1, 1 << 20)
 

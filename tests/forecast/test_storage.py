@@ -19,9 +19,9 @@ from vramcast.errors import InvalidInput
 from vramcast.forecast import storage
 from vramcast.forecast.peaks import peaks
 from vramcast.forecast.recording import Recording
-from vramcast.forecast.solving import solve
 from vramcast.forecast.storage import MARK, decode, encode, pack, unpack
 from vramcast.forecast.tape import Mark, Moment, Role, Tape
+from vramcast.profile.solving import solve
 
 
 def same_tape(one: Tape, other: Tape) -> bool:

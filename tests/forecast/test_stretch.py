@@ -10,9 +10,9 @@ import pytest
 from tests.forecast.recordings import B, L
 from tests.forecast.steps import Model, recorded
 from vramcast.forecast.recording import Span
-from vramcast.forecast.solving import points_for, solve
-from vramcast.forecast.stretch import FEWEST_BLOCKS, NotAlike, blocks_of, stretch, stretch_recording
 from vramcast.forecast.tape import Mark, Moment, Role, Tape
+from vramcast.profile.solving import points_for, solve
+from vramcast.profile.stretch import FEWEST_BLOCKS, NotAlike, blocks_of, stretch, stretch_recording
 
 
 class Deck:

@@ -26,7 +26,6 @@ from vramcast.forecast.recording import Recording, Span
 from vramcast.forecast.recordings import key_of, read_recordings, write_recordings
 from vramcast.forecast.sizes import Point, Variable
 from vramcast.forecast.storage import pack, unpack
-from vramcast.forecast.stretch import FEWEST_BLOCKS, NotAlike, stretch, stretch_recording
 from vramcast.forecast.tape import Tape
 from vramcast.forecast.variants import FREQUENT_VARIANTS, LANGUAGE_VARIANTS, PLAIN_VARIANTS, VARIANTS
 from vramcast.profile.inputs import Inputs
@@ -44,6 +43,7 @@ from vramcast.profile.recording.network import (
 )
 from vramcast.profile.recording.settings import RunSettings
 from vramcast.profile.sources import Depth, ModelSource
+from vramcast.profile.stretch import FEWEST_BLOCKS, NotAlike, stretch, stretch_recording
 from vramcast.task.task import parse_task
 from vramcast.task.vocabulary import PREFIX, Architecture, Attention
 

@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from vramcast.forecast.older_loss import LOSS, NEXT_TOKEN
 from vramcast.forecast.recording import Recording, Span
 from vramcast.forecast.sizes import Point, Variable
-from vramcast.forecast.solving import SIDE_STEP, Recorded, points_for, solve
 from vramcast.forecast.storage import MOST_EVENTS, pack
 from vramcast.forecast.tape import Tape
 from vramcast.profile.inputs import Arguments, Inputs, arguments
@@ -22,6 +21,7 @@ from vramcast.profile.recording.initialization import on_device
 from vramcast.profile.recording.losses import loss_of
 from vramcast.profile.recording.record import record_model
 from vramcast.profile.recording.settings import RunSettings
+from vramcast.profile.solving import SIDE_STEP, Recorded, points_for, solve
 from vramcast.task.task import Task
 from vramcast.task.vocabulary import Attention, Kind, Precision, Quantization
 

@@ -14,12 +14,12 @@ from vramcast.errors import InvalidInput
 from vramcast.forecast.recorded import ANNOTATIONS
 from vramcast.forecast.recording import Piece, Recording, Span
 from vramcast.forecast.sizes import Point, Variable
-from vramcast.forecast.solving import solve
 from vramcast.forecast.storage import MOST_EVENTS
 from vramcast.profile.recording.errors import NeedsValues, TooManyEvents, Unrecordable
 from vramcast.profile.recording.loop import Loop, record_loop
 from vramcast.profile.recording.network import beyond, different_points, length_span, network_info, side_span
 from vramcast.profile.recording.optimizers import optimizer_name
+from vramcast.profile.solving import solve
 from vramcast.task.vocabulary import Kind
 
 # Arguments of the user's function that a recording can vary.

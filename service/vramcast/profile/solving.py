@@ -10,11 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vramcast.errors import InvalidInput
-from vramcast.forecast.fitting import Polynomial, approximate, fit_all
 from vramcast.forecast.peaks import peaks
 from vramcast.forecast.recording import ENDLESS, NO_LIMIT, Piece, Recording, Span
 from vramcast.forecast.sizes import CONSTANT, Monomial, Point, SizeTable, Variable
 from vramcast.forecast.tape import Tape
+from vramcast.profile.fitting import Polynomial, approximate, fit_all
 
 Recorded = tuple[Point, Tape]
 # Two terms and a point to check them with.
