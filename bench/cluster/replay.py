@@ -58,7 +58,7 @@ _SETTINGS = {
 # A pod that found only held room is soon tried again. After so long without a bind, what is left has failed for good.
 _SETTLED_SECONDS = 10.0
 # Pods that are created and neither bound nor failed. Several are on their way to bind at once, as in a busy cluster.
-_WAITING = 10
+WAITING = 10
 _MIB_PER_MILLI = 16
 _NAME = "replay"
 _BOUND = re.compile(rb'"Successfully bound pod to node" pod="default/(pod-\d+)"')
@@ -111,7 +111,7 @@ def replay(policy: str, nodes: Sequence[Node], pods: Sequence[Pod]) -> tuple[byt
         try:
             log = plane.scheduler(scheduler_of(policy, process.url)).log
             begin = time.monotonic()
-            progress = _Progress(policy, log, len(pods))
+            progress = Progress(policy, log, len(pods))
             for number, pod in enumerate(pods):
                 # The scheduler takes pods in the order in which it hears of them. It hears of pods that are there
                 # before it starts in any order.
@@ -124,7 +124,7 @@ def replay(policy: str, nodes: Sequence[Node], pods: Sequence[Pod]) -> tuple[byt
 
 
 @dataclass(slots=True)
-class _Progress:
+class Progress:
     policy: str
     log: Path
     pods: int
@@ -137,7 +137,7 @@ class _Progress:
     def has_room(self, created: int) -> bool:
         """So many pods wait at most: more would overtake each other when binds are slow."""
         self._look()
-        return created - len(self.bound | self.failed) < _WAITING
+        return created - len(self.bound | self.failed) < WAITING
 
     def over(self) -> bool:
         self._look()

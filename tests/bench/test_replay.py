@@ -3,11 +3,23 @@
 from __future__ import annotations
 
 import random
+from pathlib import Path
 
 import numpy as np
 import pytest
 from bench.cluster.packing import Cluster, Node, Pod, allocated
-from bench.cluster.replay import LEAST, MOST, VRAMCAST, first_failure, node_manifest, pod_manifest, scheduler_of, taken
+from bench.cluster.replay import (
+    LEAST,
+    MOST,
+    VRAMCAST,
+    WAITING,
+    Progress,
+    first_failure,
+    node_manifest,
+    pod_manifest,
+    scheduler_of,
+    taken,
+)
 
 from vramcast.names import NodeName
 from vramcast.placement.gpus import SHARING_LABEL, read_node
@@ -34,6 +46,17 @@ def test_a_pod_that_is_bound_later_has_not_failed() -> None:
 def test_what_is_bound_after_the_first_failure_does_not_count() -> None:
     assert taken(failed(1) + bound(0), [NODE], PODS) == (0.0, 0)
     assert taken(bound(0), [NODE], PODS) == (0.25, 1)
+
+
+def test_pods_are_created_a_few_ahead_of_the_scheduler(tmp_path: Path) -> None:
+    """The scheduler takes pods in the order in which it hears of them, so they must not pile up before it."""
+    progress = Progress(VRAMCAST, tmp_path / "log", 100)
+    progress.log.write_bytes(b"")
+    assert progress.has_room(WAITING - 1)
+    assert not progress.has_room(WAITING)
+    progress.log.write_bytes(bound(0) + failed(1) + bound(2)[:-1])  # the last line is not written to its end
+    assert progress.has_room(WAITING + 1)
+    assert not progress.has_room(WAITING + 2)
 
 
 def test_a_gpu_of_the_trace_holds_a_thousand_of_its_thousandths() -> None:
