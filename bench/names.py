@@ -31,7 +31,9 @@ _CHECKPOINTED = {"gradient-checkpointing": "true"}
 CASES: dict[str, dict[str, str]] = {
     "LoRA, checkpointing": {**_LLAMA, **_CHECKPOINTED, "lora-rank": "16"},
     "LoRA": {**_LLAMA, "lora-rank": "16"},
-    "nf4, LoRA, checkpointing": {**_LLAMA, **_CHECKPOINTED, "lora-rank": "16", "quantization": "nf4"},
+    "nf4, LoRA, checkpointing": {
+        **_LLAMA, **_CHECKPOINTED, "lora-rank": "16", "quantization": "nf4", "upcast": "false",
+    },
     "full, checkpointing": {**_LLAMA, **_CHECKPOINTED},
     "full, checkpointing, ZeRO-3 on 8 GPUs": {
         **_LLAMA, **_CHECKPOINTED, "zero-stage": "3", "data-parallel-size": "8",

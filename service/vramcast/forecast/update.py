@@ -102,13 +102,13 @@ def with_update(
 
 def trained_weights(tape: Tape, event: int, element_bytes: int, *, sharded: bool = False) -> TrainedWeights:
     """The weights that have a gradient at this event, in the order in which the model was loaded."""
-    events = tape.events[:event]
-    live = np.zeros(len(tape.sizes), np.bool_)
-    live[events[events >= 0]] = True
-    live[~events[events < 0]] = False
-    weights = np.flatnonzero(live & (tape.roles == Role.WEIGHT) & (tape.units >= 0))
+    freed = ~tape.events[:event][tape.events[:event] < 0]
+    live = np.ones(event - len(freed), np.bool_)  # storages are made in the order of their numbers
+    live[freed] = False
+    roles = tape.roles[: len(live)]
+    weights = np.flatnonzero(live & (roles == Role.WEIGHT) & (tape.units[: len(live)] >= 0))
     if not sharded:
-        gradients = np.flatnonzero(live & (tape.roles == Role.GRADIENT))
+        gradients = np.flatnonzero(live & (roles == Role.GRADIENT))
         weights = weights[_matched(_identities(tape, weights), _identities(tape, gradients))]
     return TrainedWeights(tape.sizes[weights].tolist(), tape.units[weights].tolist(), element_bytes)
 
