@@ -92,7 +92,7 @@ class CellState:
     misses: int = 0
     ooms: int = 0
     shifts: int = 0
-    _scored: Scored | None = field(default=None, init=False, repr=False, compare=False)  # of `scores`, since the last run
+    _scored: Scored | None = field(default=None, init=False, repr=False, compare=False)  # of `scores`
 
     def correction(self, risk: float, margin: float = 0.0) -> float:
         """Of a bound with this margin, interpolated linearly in log(risk) and constant beyond the table."""
