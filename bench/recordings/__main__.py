@@ -17,7 +17,7 @@ from multiprocessing import get_context
 from pathlib import Path
 
 from bench.recordings import speed
-from bench.recordings.answers import answered, capacity_bytes, reserved_bytes
+from bench.recordings.answers import answered, needed_bytes, room_bytes
 from bench.recordings.cases import Case, Recipe
 from bench.recordings.slices import SLICES, Result, distance
 from bench.recordings.table import page
@@ -80,8 +80,8 @@ def answer(result: Result, folder: Path, failed: dict[Recipe, str]) -> None:
 
 
 def interval_distance(case: Case, folder: Path) -> float:
-    fits, fails = (reserved_bytes(case, load_tape(cached_at(folder, recipe))) for recipe in recipes_of(case))
-    return distance(fits, fails, capacity_bytes(case.product))
+    fits, fails = (needed_bytes(case, load_tape(cached_at(folder, recipe))) for recipe in recipes_of(case))
+    return distance(fits, fails, room_bytes(case))
 
 
 def print_rows(result: Result) -> None:

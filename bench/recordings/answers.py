@@ -5,6 +5,7 @@ from __future__ import annotations
 from bench.recordings.cases import Case, Counters
 from bench.recordings.loops import gradients_until_backward
 
+from vramcast.forecast.accumulation import accumulated
 from vramcast.forecast.peaks import AllocatorSettings, peaks
 from vramcast.forecast.physics import context_part
 from vramcast.forecast.rank_view import Scheme
@@ -17,6 +18,7 @@ from vramcast.task.vocabulary import Optimizer
 
 GIB = 1 << 30
 MIB = 1 << 20
+_CLOSE_ENOUGH = 16 * MIB
 
 
 def context_bytes(product: str) -> int:
@@ -48,15 +50,31 @@ def answered(case: Case, tape: Tape) -> dict[Counters, float]:
     return {counter: found[counter] / GIB for counter in case.measured_gib}
 
 
-def reserved_bytes(case: Case, tape: Tape) -> int:
-    """What this batch would reserve without a limit."""
-    return peaks(_views(case, tape)[1], AllocatorSettings()).reserved_bytes
+def room_bytes(case: Case) -> int:
+    """What the allocator may reserve beside all that the device shows without it."""
+    return (PRODUCTS[case.product].memory_mib - case.context_mib) * MIB
+
+
+def needed_bytes(case: Case, tape: Tape) -> int:
+    """The smallest room in which this batch runs: before the allocator fails, it frees what it caches."""
+    steps = _views(case, tape)[1]
+    found = peaks(steps, AllocatorSettings())
+    fails, runs = found.active_bytes - 1, found.reserved_bytes
+    while runs - fails > _CLOSE_ENOUGH:
+        middle = (fails + runs) // 2
+        if peaks(steps, AllocatorSettings(middle)).out_of_memory is None:
+            runs = middle
+        else:
+            fails = middle
+    return runs
 
 
 def _views(case: Case, tape: Tape) -> tuple[Tape, Tape]:
     """The tape as `max_memory_allocated` counts, and with what the host's running ahead keeps busy."""
     if case.plan is None:
-        whole = _with_update(case, gradients_until_backward(tape) if case.late_zero_grad else tape)
+        tape = gradients_until_backward(tape) if case.late_zero_grad else tape
+        # Gradients that are kept are added to, as those of a second batch.
+        whole = _with_update(case, accumulated(tape, 2) if case.kept_gradients else tape)
         return whole, whole
     prompt = _with_update(case, shard(tape, case.plan))
     if case.plan.scheme is Scheme.DDP:

@@ -68,6 +68,7 @@ class Case:
     expandable_segments: bool = False
     context_mib: int = 0  # what the counter shows beside torch's memory, if it is not the product's context
     late_zero_grad: bool = False  # just before backward
+    kept_gradients: bool = False  # zero_grad writes zeros, as torch before 2.0
     kind: str = ""  # a part of the slice that is reported on its own
     next_batch: int = 0  # intervals: this batch did not fit, the recipe's did
     runs: int = 1

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from bench.recordings.cases import Counters, Loss, collapsed
+from bench.recordings.answers import MIB, needed_bytes, room_bytes
+from bench.recordings.cases import Case, Counters, Loss, Recipe, collapsed
 from bench.recordings.language import fms_fsdp, fms_fused, fms_plain, zero
 from bench.recordings.loops import gradients_until_backward
 from bench.recordings.slices import bias, distance, error, inside
@@ -114,6 +115,16 @@ def test_a_limit_between_two_batches_is_inside_their_interval(fits: float, fails
 
 def test_intervals_are_summed_up_by_share_and_mean_distance() -> None:
     assert inside([0.0, 0.0, 0.0, -0.4]) == "75 %; 0.1000"
+
+
+def test_a_batch_needs_the_smallest_room_in_which_it_runs() -> None:
+    """The first tensor is freed, and then the allocator gives its block back for the second one."""
+    marks = (Mark(0, Moment.STEP), Mark(3, Moment.UPDATE), Mark(4, Moment.END))
+    sizes, roles = np.array([200 * MIB, 300 * MIB]), np.array([Role.TEMPORARY] * 2, np.uint8)
+    tape = Tape(sizes, roles, np.array([-1, -1], np.int16), np.array([0, ~0, 1, ~1], np.int32), marks)
+    case = Case("", Recipe("timm/any", 1, 224), "NVIDIA-GeForce-RTX-3090", "sgd", {}, context_mib=2100)
+    assert 300 * MIB <= needed_bytes(case, tape) < 320 * MIB
+    assert room_bytes(case) == (24576 - 2100) * MIB
 
 
 def test_fused_kernels_of_fms_take_only_the_loss_of_liger_and_old_libraries_repeated_heads(tmp_path: Path) -> None:
