@@ -16,7 +16,8 @@ from vramcast.names import Product
 from vramcast.task.task import Task
 from vramcast.task.vocabulary import Level, Precision
 from vramcast.train.progress import Progress
-from vramcast.train.speed import assign_groups, make_data, train_speed
+from vramcast.train.speed import assign, make_data, train_speed
+from vramcast.train.speed_evaluation import evaluate_speed
 from vramcast.train.speed_network import SpeedSchedule
 from vramcast.train.speed_runs import read_speed_runs
 
@@ -80,7 +81,7 @@ def test_rows_that_cannot_be_trusted_are_counted_by_reason(benchmarks: Path) -> 
 
 def test_a_family_is_never_on_both_sides_of_a_fold(benchmarks: Path) -> None:
     data = make_data(read_speed_runs(benchmarks), QUIET)
-    folds = assign_groups(data)
+    folds = assign(data.group)
     assert all(len(set(folds[data.group == group])) == 1 for group in set(data.group))
     assert len(set(data.group[[run.startswith("res") for run in data.group]])) == 1  # ResNets are one family
 
@@ -93,14 +94,30 @@ def test_training_is_repeatable_and_what_it_writes_can_be_used(benchmarks: Path,
     assert json.loads((once / MANIFEST).read_text()) == manifest
     assert manifest["parity"] < 1e-4
     assert {"what ships", "Transformer-BiGRU", "LightGBM", "ExtraTrees"} <= set(
-        manifest["unseen_networks"]["timm-train-nchw"]
+        manifest["unseen_families"]["timm-train-nchw"]
     )
+    judged = evaluate_speed(benchmarks, once, QUIET)
+    assert {entry["slice"]: entry["rows"] for entry in judged["slices"]} == {
+        "speed/benchmark-train-amp-nchw-pt112-cu113-rtx3090": len(_MODELS),
+        "speed/benchmark-infer-amp-nchw-pt240-cu124-rtx4090": len(_MODELS),
+        "speed/gavel_colocation": 1,
+    }
+    assert all(0.0 < entry["step_mape"] < 1.0 for entry in judged["slices"])
+    assert judged["speed_left_out"]["timm-train-nchw: unknown model"] == 1
     task = Task(Level.NAME, model="timm/resnet18", batch_size=8, precision=Precision.AMP_FP16)
     timer, product = StepTimer(once), Product("NVIDIA-GeForce-RTX-3090")
     few, many = (timer.forecast(replace(task, batch_size=size), product).seconds for size in (8, 80))
     assert few is not None
     assert many is not None
     assert few < many
+
+
+def test_evaluating_without_benchmarks_or_model_says_so(benchmarks: Path, tmp_path: Path) -> None:
+    empty = tmp_path / "empty"
+    assert evaluate_speed(empty, empty, QUIET) == {"slices": [], "speed_left_out": {}}
+    judged = evaluate_speed(benchmarks, empty, QUIET)
+    assert judged["slices"] == []
+    assert list(judged["speed_left_out"].values()) == [2 * len(_MODELS) + 1]
 
 
 def test_a_directory_without_benchmarks_is_refused(tmp_path: Path) -> None:

@@ -25,10 +25,10 @@ _FREE = among(OpKind.VIEW)
 # Kernels work on tiles of this many output elements, and a tile needs a whole SM.
 _TILE = 128 * 64
 # Eager PyTorch starts a kernel about this often, and a layer's backward pass takes twice as many kernels.
-_START_SECONDS = 6e-6
-_WEIGHT_BYTES = 4.0
+START_SECONDS = 6e-6
+WEIGHT_BYTES = 4.0
 # An update reads weight, gradient and states, and writes weight and states.
-_UPDATE_BYTES = 28.0
+UPDATE_BYTES = 28.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -64,24 +64,27 @@ def roofline(network: Description, task: Task, peaks: PeakRates, batch: int | No
     samples, rounds, trains = batch or task.batch_size, passes(task), task.kind is not Kind.INFERENCE
     bandwidth, dense, size = 1e9 * peaks.bandwidth_gb_per_second, dense_rate(task, peaks), activation_bytes(task)
     flops = FLOPS_PER_MAC * samples * rounds
-    # A tile takes as long alone as beside others on the SMs that it leaves idle.
-    busy = np.clip(table.out_elements * samples / _TILE, 1.0, peaks.sms) / peaks.sms
-    arithmetic = flops * work.macs / (_rates(table, task, peaks) * busy)
-    moved = size * work.elements * samples + _WEIGHT_BYTES * work.weights
+    arithmetic = flops * work.macs / (_rates(table, task, peaks) * busy_share(table.out_elements * samples, peaks))
+    moved = size * work.elements * samples + WEIGHT_BYTES * work.weights
     runs = ~_FREE[table.kind]
     traffic = np.where(runs, moved * rounds / bandwidth, 0.0)
-    layers = np.maximum(np.maximum(arithmetic, traffic), runs * (_START_SECONDS * rounds))
+    layers = np.maximum(np.maximum(arithmetic, traffic), runs * (START_SECONDS * rounds))
 
     def between(macs: float, elements: float, kernels: float) -> float:
         seconds = max(0.0, macs) * flops / dense + elements * size * samples * rounds / bandwidth
-        return float(max(seconds, kernels * _START_SECONDS * rounds))
+        return float(max(seconds, kernels * START_SECONDS * rounds))
 
     unlisted = between(work.unlisted_macs, work.unlisted_elements, work.unlisted_kernels)
     fused = task.attention is not Attention.EAGER
     matrices, kernels = (0.0, 0.0) if fused else (work.attention_elements, work.attention_kernels)
     attention = between(work.attention_macs, matrices, kernels)
-    update = _UPDATE_BYTES * network.parameters / bandwidth if trains else 0.0
+    update = UPDATE_BYTES * network.parameters / bandwidth if trains else 0.0
     return Roofline(table, work, arithmetic, traffic, layers, unlisted, attention, update, task.gradient_accumulation)
+
+
+def busy_share(out_elements: Array, peaks: PeakRates) -> Array:
+    """Of the SMs. A tile takes as long alone as beside others on the SMs that it leaves idle."""
+    return np.asarray(np.clip(out_elements / _TILE, 1.0, peaks.sms) / peaks.sms, dtype=np.float64)
 
 
 def activation_bytes(task: Task) -> float:

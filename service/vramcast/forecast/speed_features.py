@@ -1,6 +1,6 @@
 """A run as numbers for the forecast of its step time: facts about the whole network, and one token per few layers.
 
-All of them are told at one fixed batch. The batch of the run counts in the roofline alone, so the factor that is
+All of them are told at one fixed batch. The batch of the run counts in the weighted parts alone, so the factor that is
 learned is the same for every batch, and a larger batch never takes less time. `VERSION` names this layout.
 """
 
@@ -15,11 +15,12 @@ from numpy.typing import NDArray
 from vramcast.forecast.description import CONVOLUTIONS, Description, OpKind, among
 from vramcast.forecast.roofline import HALF, Roofline, roofline
 from vramcast.forecast.saved import Array
+from vramcast.forecast.step_parts import PARTS, cell_of, part_shares, step_parts
 from vramcast.hardware.peaks import PeakRates
 from vramcast.task.task import Task
 from vramcast.task.vocabulary import Kind, Precision
 
-VERSION = "speed-1"
+VERSION = "speed-2"
 TOKENS = 32
 TOKEN_WIDTH = 14
 _BATCH = 128
@@ -34,23 +35,35 @@ _ELEMENTWISE = among(OpKind.BATCH_NORM, OpKind.LAYER_NORM, OpKind.KEEPS_INPUT, O
 
 @dataclass(frozen=True, slots=True)
 class SpeedFeatures:
-    facts: NDArray[np.float32]  # (facts,)
+    plain_facts: NDArray[np.float32]  # (PLAIN_FACTS,)
     tokens: NDArray[np.float32]  # (TOKENS, TOKEN_WIDTH)
     kinds: NDArray[np.int64]  # (TOKENS,), 0 is padding
-    prior_seconds: float  # of the task's own batch
+    cell: str  # whose weights apply
+    parts: Array  # (PARTS,), seconds of one batch of the task
+    usual_parts: Array  # (PARTS,), of the fixed batch
+    repeats: int  # batches in an update
+    roofline_seconds: float  # of the task's own update
 
 
 def describe_speed(
     network: Description, task: Task, peaks: PeakRates, *, channels_last: bool = False
 ) -> SpeedFeatures | None:
     """None if the layers do not tell their work."""
-    own = roofline(network, task, peaks)
-    usual = roofline(network, task, peaks, _BATCH)
-    if own is None or usual is None or own.total_seconds <= 0.0:
+    own, parts = roofline(network, task, peaks), step_parts(network, task, peaks)
+    usual, usual_parts = roofline(network, task, peaks, _BATCH), step_parts(network, task, peaks, _BATCH)
+    if own is None or usual is None or parts is None or usual_parts is None or own.total_seconds <= 0.0:
         return None
     facts = _run_facts(task, peaks, channels_last) | _network_facts(network, usual)
     tokens, kinds = _make_tokens(usual)
-    return SpeedFeatures(np.array([facts[name] for name in FACTS], np.float32), tokens, kinds, own.total_seconds)
+    return SpeedFeatures(
+        np.array([facts[name] for name in PLAIN_FACTS], np.float32), tokens, kinds,
+        cell_of(task, channels_last=channels_last), parts, usual_parts, task.gradient_accumulation, own.total_seconds,
+    )  # fmt: skip
+
+
+def with_shares(plain_facts: NDArray[np.float32], usual_parts: Array, weights: Array) -> NDArray[np.float32]:
+    """(..., facts): what the weights make of the parts is a fact too."""
+    return np.concatenate([plain_facts, part_shares(usual_parts, weights).astype(np.float32)], axis=-1)
 
 
 def _run_facts(task: Task, peaks: PeakRates, channels_last: bool) -> dict[str, float]:
@@ -112,17 +125,18 @@ def _kind_facts(usual: Roofline, total: float) -> dict[str, float]:
 def _convolution_facts(usual: Roofline) -> dict[str, float]:
     """Weighted by time: what decides which kernel cuDNN takes and how well it fills the GPU."""
     table, times = usual.table, np.where(_WEIGHTED[usual.table.kind], usual.layers, 0.0)
+    channels_in = usual.work.channels_in
     share = times / max(float(times.sum()), 1e-12)
     strided = _IS_CONVOLUTION[table.kind] & (table.stride > 1)
-    per_group = table.channels_in / np.maximum(table.groups, 1.0)
-    eights = (table.channels_in % 8 == 0) & (table.channels_out % 8 == 0)
+    per_group = channels_in / np.maximum(table.groups, 1.0)
+    eights = (channels_in % 8 == 0) & (table.channels_out % 8 == 0)
 
     def mean(values: Array) -> float:
         return float((values * share).sum())
 
     return {
         "kernel": mean(table.kernel),
-        "log_channels_in": mean(np.log1p(table.channels_in)),
+        "log_channels_in": mean(np.log1p(channels_in)),
         "log_channels_out": mean(np.log1p(table.channels_out)),
         "log_positions": mean(np.log1p(table.positions)),
         "log_group_width": mean(np.log1p(per_group)),
@@ -151,7 +165,8 @@ def _names() -> tuple[str, ...]:
     return tuple(names)
 
 
-FACTS = _names()
+PLAIN_FACTS = _names()
+FACTS = (*PLAIN_FACTS, *(f"{part}_share" for part in PARTS))
 
 
 # ---------------------------------------------------------------------- tokens
@@ -179,16 +194,16 @@ def _fill(
     usual: Roofline, sums: Array, first: NDArray[np.int64], starts: NDArray[np.int64]
 ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
     """`first`: the layer that tells the token's kind and shape."""
-    table, count = usual.table, len(starts)
+    table, channels_in, count = usual.table, usual.work.channels_in, len(starts)
     times, arithmetic, traffic, macs, elements, layers = sums
     rows = np.stack([
         8.0 * times / max(float(usual.layers.sum()), 1e-12),
         np.log((arithmetic + 1e-9) / (traffic + 1e-9)) / 4.0,
         np.log1p(macs) / 16.0, np.log1p(elements) / 16.0, np.log1p(layers) / 2.0,
         table.kernel[first] / 4.0, np.log(np.maximum(table.groups[first], 1.0)) / 4.0, table.stride[first] - 1.0,
-        np.log1p(table.channels_in[first]) / 4.0, np.log1p(table.channels_out[first]) / 4.0,
+        np.log1p(channels_in[first]) / 4.0, np.log1p(table.channels_out[first]) / 4.0,
         np.log1p(table.positions[first]) / 8.0,
-        ((table.channels_in[first] % 8 == 0) & (table.channels_out[first] % 8 == 0)).astype(np.float64),
+        ((channels_in[first] % 8 == 0) & (table.channels_out[first] % 8 == 0)).astype(np.float64),
         starts / max(1, len(table.kind)),
         np.cumsum(times) / max(float(usual.layers.sum()), 1e-12),
     ])  # fmt: skip

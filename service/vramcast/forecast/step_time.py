@@ -1,4 +1,4 @@
-"""The time of a training step on a GPU: the roofline of the network's layers, times a factor that was learned.
+"""The time of a training step on a GPU: the weighted parts of the step, times a factor that was learned.
 
 What was never timed gets a wider range, or no time and the reason why. The arithmetic of a step is told wherever the
 layers are known. Never raises: a missing time must not stop a pod.
@@ -25,7 +25,9 @@ from vramcast.forecast.forecaster import described_network
 from vramcast.forecast.model import ArtifactUnusable
 from vramcast.forecast.recorded import is_recording
 from vramcast.forecast.roofline import HALF
-from vramcast.forecast.speed_features import SpeedFeatures, describe_speed
+from vramcast.forecast.saved import Array
+from vramcast.forecast.speed_features import SpeedFeatures, describe_speed, with_shares
+from vramcast.forecast.step_parts import CELLS, PARTS, weighted_seconds
 from vramcast.forecast.warnings import warn
 from vramcast.forecast.work import step_flops
 from vramcast.hardware.peaks import PEAKS
@@ -35,7 +37,7 @@ from vramcast.task.vocabulary import Kernels, Level, Offload, Precision, Quantiz
 
 MODEL = "speed.onnx"
 MANIFEST = "speed.json"
-FORMAT = 1
+FORMAT = 2
 INPUTS = ("facts", "tokens", "kinds")
 OUTPUTS = ("quantiles", "network_quantiles")
 QUANTILES = (0.05, 0.5, 0.95)
@@ -66,6 +68,7 @@ class SpeedArtifact:
     products: frozenset[str]  # that runs were timed on
     range_factor: float  # by which the learned range is stretched, so that it holds nine of ten unseen networks
     margin: float  # in logarithms, for each trait that no timed run had
+    weights: dict[str, Array]  # of the parts, by cell
     manifest: dict[str, Any]
 
 
@@ -78,15 +81,16 @@ def load_speed_artifact(directory: Path) -> SpeedArtifact:
         expected = {
             "format": FORMAT, "features": speed_features.VERSION, "facts": len(speed_features.FACTS),
             "tokens": speed_features.TOKENS, "token_width": speed_features.TOKEN_WIDTH,
-            "quantiles": list(QUANTILES), "sha256": found,
+            "quantiles": list(QUANTILES), "parts": list(PARTS), "sha256": found,
         }  # fmt: skip
         wrong = [f"{name} {manifest.get(name)!r}, expected {value!r}" for name, value in expected.items()
                  if manifest.get(name) != value]  # fmt: skip
         if wrong:
             raise ArtifactUnusable(f"{path} does not fit: {'; '.join(wrong)}")
+        weights = {cell: np.array([float(manifest["weights"][cell][part]) for part in PARTS]) for cell in CELLS}
         return SpeedArtifact(
             str(manifest["version"]), model, frozenset(manifest["products"]), float(manifest["range_factor"]),
-            float(manifest["margin"]), manifest,
+            float(manifest["margin"]), weights, manifest,
         )  # fmt: skip
     except OSError as error:
         raise ArtifactUnusable(f"no model of step times at {directory}: {error.strerror or error}") from error
@@ -136,7 +140,7 @@ class StepTimer:
             return StepTime(flops, missing=self._unusable or "its layers do not tell how long they take")
         artifact, session = self._loaded
         notes = tuple(_unfamiliar(artifact, network, task, product))
-        return replace(_interpret(artifact, session, described, task, len(notes)), flops=flops, notes=notes)
+        return replace(interpret(artifact, session, described, task, len(notes)), flops=flops, notes=notes)
 
     def _load(self) -> bool:
         with self._lock:
@@ -185,10 +189,7 @@ def _layers(task: Task) -> Description | str:
 def _untimed(task: Task) -> list[str]:
     """Settings that change the time of a step by more than a guess could cover."""
     settings = {
-        "LoRA": task.lora_rank is not None,
-        f"quantization {task.quantization}": task.quantization is not Quantization.NONE,
         f"precision {task.precision}": task.precision in _FEW_BITS,
-        "gradient checkpointing": task.gradient_checkpointing,
         f"ZeRO stage {task.zero_stage}": task.zero_stage > 0,
         "several GPUs that wait for each other": task.data_parallel_size > 1 and not task.zero_stage,
         "offloading": task.offload is not Offload.NONE,
@@ -203,18 +204,24 @@ def _unfamiliar(artifact: SpeedArtifact, network: Description, task: Task, produ
         f"hardly any run in {task.precision} was timed": task.precision not in HALF,
         "no network that reads tokens was timed": network.sequence_length is not None,
         "attention and functional operations were not counted": network.work is None,
+        "no run with LoRA was timed": task.lora_rank is not None,
+        f"no run with quantization {task.quantization} was timed": task.quantization is not Quantization.NONE,
+        "no run with gradient checkpointing was timed": task.gradient_checkpointing,
     }
     return [name for name, given in traits.items() if given]
 
 
-def _interpret(artifact: SpeedArtifact, session: Any, described: SpeedFeatures, task: Task, traits: int) -> StepTime:
+def interpret(artifact: SpeedArtifact, session: Any, described: SpeedFeatures, task: Task, traits: int = 0) -> StepTime:
+    """`traits`: that no timed run had, each of which widens the range."""
+    weights = artifact.weights[described.cell]
+    facts = with_shares(described.plain_facts, described.usual_parts, weights)
     quantiles = session.run(
-        OUTPUTS[:1],
-        {"facts": described.facts[None], "tokens": described.tokens[None], "kinds": described.kinds[None]},
+        OUTPUTS[:1], {"facts": facts[None], "tokens": described.tokens[None], "kinds": described.kinds[None]}
     )[0][0]
     low, median, high = (float(value) for value in np.asarray(quantiles))
     below, above = ((abs(end - median)) * artifact.range_factor + traits * artifact.margin for end in (low, high))
-    seconds = described.prior_seconds * math.exp(median)
+    prior = float(weighted_seconds(described.parts, weights, described.repeats))
+    seconds = prior * math.exp(median)
     return StepTime(
         seconds=seconds,
         low_seconds=seconds * math.exp(-below),

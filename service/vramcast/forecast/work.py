@@ -4,6 +4,9 @@ A multiply-accumulate (MAC) is two FLOPs. The backward pass does twice the work 
 gradients of the weights and those of the inputs. Layers show convolutions and linear layers. The products of attention
 are between modules, where a layer list has nothing: a trace counts them, and without one they follow from the
 projections around them. A causal mask saves nothing here: half of the products are thrown away, not left out.
+
+A trace runs two samples and halves what it counts. What a network computes once for the whole batch (standardized
+weights, tables of positions) is in that count and must come out, or it would grow with the batch.
 """
 
 from __future__ import annotations
@@ -25,6 +28,10 @@ _BACKWARD = 2  # times the forward pass
 # GPT-2's linear layers have this name. Convolutions over time are called Conv1d.
 _TRANSPOSED_LINEAR = "Conv1D"
 _ACTIVATIONS = frozenset({OpKind.KEEPS_INPUT, OpKind.KEEPS_OUTPUT})
+# In the names of convolutions that standardize their weights in each pass. A trace counts the copy as written and read.
+_STANDARDIZED = "Std"
+# Numbers per output channel that a convolution may have beside its weights.
+_EXTRAS = 3
 # Operations between the projections of one attention: norms, rotations, identities.
 _PROJECTIONS_WITHIN = 8
 
@@ -36,6 +43,7 @@ class Work:
     macs: Array
     elements: Array  # read and written
     weights: Array  # elements
+    channels_in: Array  # of a convolution's or linear layer's input; otherwise 0
     unlisted_macs: float  # without attention; less than zero where the layers show too many
     unlisted_elements: float
     unlisted_kernels: float
@@ -55,24 +63,40 @@ def work_of(network: Description) -> Work | None:
     ops = network.ops
     if not ops or any(op.kind in CONVOLUTIONS and not op.shape for op in ops):
         return None
-    macs = np.array([macs_of(op) for op in ops], dtype=np.float64)
-    elements = np.array([op.in_elements + op.out_elements for op in ops], dtype=np.float64)
-    elements[[op.kind is OpKind.VIEW for op in ops]] = 0.0
+    once = np.array([network.sequence_length is None and runs_once(op) for op in ops])
+    every_macs = np.array([macs_of(op) for op in ops], dtype=np.float64)
+    every_element = np.array([op.in_elements + op.out_elements for op in ops], dtype=np.float64)
+    every_element[[op.kind is OpKind.VIEW for op in ops]] = 0.0
+    macs, elements = np.where(once, 0.0, every_macs), np.where(once, 0.0, every_element)
     weights = np.array([op.parameters for op in ops], dtype=np.float64)
+    channels = np.array([channels_in(op) for op in ops], dtype=np.float64)
     counted = network.work
     if counted is None:
-        return Work(macs, elements, weights, 0.0, 0.0, 0.0, attention_macs(ops), 0.0, 0.0, counted=False)
+        return Work(macs, elements, weights, channels, 0.0, 0.0, 0.0, attention_macs(ops), 0.0, 0.0, counted=False)
     listed = sum(op.kind is not OpKind.VIEW for op in ops)
+    standardized = sum(op.parameters for op in ops if _STANDARDIZED in op.type)
     return Work(
-        macs, elements, weights,
-        unlisted_macs=counted.macs - counted.attention_macs - float(macs.sum()),
-        unlisted_elements=max(0.0, counted.elements - float(elements.sum())),
+        macs, elements, weights, channels,
+        unlisted_macs=counted.macs - counted.attention_macs - float(every_macs.sum()),
+        unlisted_elements=max(0.0, counted.elements - float(every_element.sum()) - standardized),
         unlisted_kernels=max(0.0, counted.kernels - listed),
         attention_macs=counted.attention_macs,
         attention_elements=counted.attention_elements,
         attention_kernels=counted.attention_kernels,
         counted=True,
     )  # fmt: skip
+
+
+def runs_once(op: Op) -> bool:
+    """Not for each sample: rows without a sample's dimension, as of a layer that makes a table of positions."""
+    return op.kind not in CONVOLUTIONS and len(op.shape) == 1 and op.out_elements > op.shape[0]
+
+
+def channels_in(op: Op) -> int:
+    """Zero for everything but convolutions and linear layers."""
+    if is_linear(op):
+        return _inputs(op)
+    return _channels_per_group(op) * op.groups if op.kind in CONVOLUTIONS and op.shape else 0
 
 
 def macs_of(op: Op) -> float:
@@ -98,11 +122,13 @@ def _inputs(op: Op) -> int:
 
 
 def _channels_per_group(op: Op) -> int:
-    """Of the input. The number of weights tells it: with a bias or without, whichever divides the input."""
+    """Of the input. The number of weights tells it: without or with a bias, a gain and a scale, whichever divides the
+    input."""
     row = max(1, op.shape[0] * op.area)
-    without_bias, rest = divmod(op.parameters, row)
-    if not rest and without_bias and op.in_elements % (without_bias * op.groups) == 0:
-        return without_bias
+    for extra in range(_EXTRAS + 1):
+        channels, rest = divmod(op.parameters - extra * op.shape[0], row)
+        if not rest and channels > 0 and op.in_elements % (channels * op.groups) == 0:
+            return channels
     return max(1, (op.parameters - op.shape[0]) // row)
 
 

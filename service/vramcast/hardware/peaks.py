@@ -1,7 +1,12 @@
-"""Peak arithmetic of GPU products, from NVIDIA's datasheets: what a step's time is forecast from.
+"""Peak arithmetic of GPU products: what a step's time is forecast from.
 
 Dense TFLOPS at boost clock. Tensor cores add up in fp32, as PyTorch's kernels do: GeForce cards run that at half rate.
 `None`: the product has no tensor cores for the format, and PyTorch computes in fp32.
+
+The figures are NVIDIA's: the datasheets of the data center and workstation cards (those with sparsity halved, those of
+cards with several GPUs divided), and the appendices of the whitepapers on GA102, Ada and GB202. A10G is Amazon's
+variant of the A10, with 70 instead of 125 TFLOPS. PRO 6000 Max-Q: 110 TFLOPS at 2,288 MHz, four times that in tensor
+cores (3,511 TOPS in sparse fp4).
 """
 
 from __future__ import annotations
@@ -60,7 +65,9 @@ _TFLOPS: dict[str, tuple[float, float | None, float | None]] = {
     "Tesla-P100-SXM2-16GB": (10.6, None, 21.2),
     "Tesla-P40": (11.8, None, None),
     "Tesla-P4": (5.5, None, None),
-    "Tesla-K80": (4.4, None, None),
+    # One of the two GPUs of a card, 2,496 cores each, at the base clock of 562 MHz: they share 300 W, and the boost
+    # clock of 875 MHz (4.4 TFLOPS) is for one that is busy alone.
+    "Tesla-K80": (2.8, None, None),
     "NVIDIA-GeForce-RTX-2080-Ti": (13.4, None, 53.8),
     "NVIDIA-GeForce-RTX-3060": (12.7, 12.7, 25.5),
     "NVIDIA-GeForce-RTX-3080": (29.8, 29.8, 59.5),

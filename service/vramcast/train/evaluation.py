@@ -21,6 +21,7 @@ from vramcast.train.dataset import usable_mib
 from vramcast.train.progress import Progress
 from vramcast.train.records import TARGETS, Record, RecordOutcome, read_records
 from vramcast.train.runs.judging import DEFAULT_RISK, evaluate_runs
+from vramcast.train.speed_evaluation import evaluate_speed
 
 Floats = NDArray[np.float64]
 REPORTED_RISKS = (0.1, 0.05, 0.01)
@@ -153,6 +154,8 @@ def evaluate(data_dir: Path, artifact_dir: Path, progress: Progress) -> dict[str
     """One artifact against measured runs, as JSON. Too optimistic on training data, unlike the manifest's figures."""
     artifact = load_artifact(artifact_dir)
     published = evaluate_runs(data_dir, ModelForecaster(artifact, DEFAULT_RISK), progress)
+    timed = evaluate_speed(data_dir, artifact_dir, progress)
+    published |= timed | {"slices": published["slices"] + timed["slices"]}
     records = read_records(data_dir, needed=not published["slices"])
     if not records:
         return {"artifact": artifact.version, "rows": 0, **published}
@@ -169,6 +172,7 @@ def evaluate(data_dir: Path, artifact_dir: Path, progress: Progress) -> dict[str
         "cpu_ms": _latency(seconds[1]),  # unlike the latency, independent of other load on the machine
         "slices": report + published["slices"],
         "left_out": published["left_out"],
+        "speed_left_out": published["speed_left_out"],
     }
 
 

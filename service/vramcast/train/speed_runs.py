@@ -49,6 +49,7 @@ class SpeedRun:
     product: Product
     channels_last: bool
     seconds: float
+    file: str = ""  # without its ending
 
 
 @dataclass(slots=True)
@@ -58,12 +59,19 @@ class SpeedRuns:
     published_gmacs: dict[tuple[str, int], float] = field(default_factory=dict)  # by model and image side
 
 
-def read_speed_runs(data: Path) -> SpeedRuns:
-    """`data` holds `speed/*.csv` and, if there, `extra/gavel_colocation.csv`. Raises InvalidInput."""
+def has_speed_runs(data: Path) -> bool:
+    return any((data / "speed").glob("*.csv"))
+
+
+def read_speed_runs(data: Path, *, families: bool = True) -> SpeedRuns:
+    """`data` holds `speed/*.csv` and, if there, `extra/gavel_colocation.csv`. Raises InvalidInput.
+
+    `families`: groups are timm's modules, which needs timm, and otherwise networks.
+    """
     files = sorted((data / "speed").glob("*.csv"))
     if not files:
         raise InvalidInput(f"--data {data}: no speed/*.csv in it; expected timm's benchmark files")
-    reader = _Reader(builtin_catalog(), _modules_of_timm())
+    reader = _Reader(builtin_catalog(), _modules_of_timm() if families else {})
     for path in files:
         reader.read_timm(path)
     gavel = data / "extra" / _GAVEL_FILE
@@ -85,7 +93,7 @@ def _modules_of_timm() -> Mapping[str, str]:
 
 class _Reader:
     def __init__(self, catalog: Catalog, modules: Mapping[str, str]) -> None:
-        self._catalog, self._modules = catalog, modules
+        self._catalog, self._modules, self._file = catalog, modules, ""
         self._networks: dict[tuple[str, int], Description] = {}
         self.found = SpeedRuns()
 
@@ -93,6 +101,7 @@ class _Reader:
         named = _TIMM_FILE.fullmatch(path.name)
         if named is None or named[5] not in _TIMM_GPUS:
             raise InvalidInput(f"{path}: expected a name such as benchmark-train-amp-nchw-pt112-cu113-rtx3090.csv")
+        self._file = path.stem
         mode, layout, major, _, gpu = named.groups()
         # PyTorch 1 had no fused attention.
         attention = Attention.EAGER if major == "1" else Attention.SDPA
@@ -132,6 +141,7 @@ class _Reader:
         return ""
 
     def read_gavel(self, path: Path) -> None:
+        self._file = path.stem
         line = self._catalog.find(_GAVEL_MODEL)
         assert line is not None  # noqa: S101 - the catalog has it
         network = self._network(line, 224)
@@ -156,7 +166,8 @@ class _Reader:
         assert product in PEAKS  # noqa: S101
         bare = line.name.partition("/")[2]
         group = self._modules.get(bare, bare)
-        self.found.runs.append(SpeedRun(source, group, line.name, network, task, product, channels_last, seconds))
+        run = SpeedRun(source, group, line.name, network, task, product, channels_last, seconds, self._file)
+        self.found.runs.append(run)
 
     def _network(self, line: Line, side: int) -> Description | None:
         if (line.name, side) not in self._networks:

@@ -1,0 +1,215 @@
+"""A step's time in parts: what each kind of kernel would take at the GPU's peak.
+
+A kernel never runs at the peak, and each kind misses it by a factor of its own: depthwise convolutions by much, large
+matrix products by little, norms in mixed precision because they compute in fp32. Training fits one weight per part
+(`train/speed_weights.py`), and the weighted sum is the first forecast. Kernels are started ahead, so starting them only
+counts where it takes longer than running them.
+
+No weight is negative and every part rises with the batch, so the sum does too.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vramcast.forecast.description import CONVOLUTIONS, Description, Op, OpKind
+from vramcast.forecast.roofline import (
+    HALF,
+    START_SECONDS,
+    UPDATE_BYTES,
+    WEIGHT_BYTES,
+    activation_bytes,
+    busy_share,
+    dense_rate,
+)
+from vramcast.forecast.saved import Array
+from vramcast.forecast.work import FLOPS_PER_MAC, is_linear, passes, work_of
+from vramcast.hardware.peaks import PeakRates
+from vramcast.task.task import Task
+from vramcast.task.vocabulary import Attention, Kind
+
+_ARITHMETIC = (
+    "conv", "conv_narrow", "conv_first", "conv_odd", "pointwise", "pointwise_odd", "linear", "linear_odd",
+    "grouped_4", "grouped_8", "grouped_16", "grouped_32", "grouped_64", "grouped_wide",
+    "depthwise_3", "depthwise_5", "depthwise_7",
+)  # fmt: skip
+_TRAFFIC = (
+    "conv_moves", "pointwise_moves", "linear_moves", "grouped_moves", "depthwise_moves", "batch_norm", "layer_norm",
+    "group_norm", "keeps_output", "keeps_input", "dropout", "pool", "softmax", "other",
+)  # fmt: skip
+_REST = ("rest_half", "rest_full", "rest_macs", "attention_macs", "attention_moves", "weights")
+# The last two are apart: an update happens once, and kernels are started ahead.
+PARTS = (*_ARITHMETIC, *_TRAFFIC, *_REST, "update", "start")
+_INDEX = {name: index for index, name in enumerate(PARTS)}
+_BY_KIND = {
+    OpKind.BATCH_NORM: "batch_norm", OpKind.KEEPS_OUTPUT: "keeps_output", OpKind.KEEPS_INPUT: "keeps_input",
+    OpKind.DROPOUT: "dropout", OpKind.POOL: "pool", OpKind.SOFTMAX: "softmax",
+}  # fmt: skip
+_MOVES = {
+    OpKind.CONV: "conv_moves", OpKind.POINTWISE: "pointwise_moves", OpKind.GROUPED: "grouped_moves",
+    OpKind.DEPTHWISE: "depthwise_moves",
+}  # fmt: skip
+# Tensor cores take channels in eights, and fill their tiles from this many on.
+_EIGHT, _NARROW = 8, 64
+# How sharply the time to start kernels takes over from the time to run them.
+_SHARPNESS = 4.0
+_NOWHERE = -1
+
+
+class Cell:
+    """Runs whose kernels are chosen alike share their weights."""
+
+    INFERENCE = "inference"
+    TRAINING = "training"
+    CHANNELS_LAST = "channels-last"
+    FULL = "fp32"
+
+
+CELLS = (Cell.INFERENCE, Cell.TRAINING, Cell.CHANNELS_LAST, Cell.FULL)
+
+
+def cell_of(task: Task, *, channels_last: bool) -> str:
+    if task.precision not in HALF:
+        return Cell.FULL
+    if task.kind is Kind.INFERENCE:
+        return Cell.INFERENCE
+    return Cell.CHANNELS_LAST if channels_last else Cell.TRAINING
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Layers:
+    """Arrays are (operations,)."""
+
+    arithmetic: NDArray[np.int64]  # index of the part, or nowhere
+    traffic: NDArray[np.int64]
+    plain: NDArray[np.bool_]  # computed without tensor cores
+    linear: NDArray[np.bool_]
+    elements: Array
+    out_elements: Array
+    rest: float  # elements that no layer shows
+    full_share: float  # of the rest, in fp32 even under mixed precision
+
+
+def step_parts(network: Description, task: Task, peaks: PeakRates, batch: int | None = None) -> Array | None:
+    """Seconds of one batch, (parts,). `batch`: instead of the task's. None if the layers do not tell their work."""
+    work = work_of(network)
+    if work is None:
+        return None
+    layers = _sorted_layers(network)
+    samples, rounds, trains = batch or task.batch_size, passes(task), task.kind is not Kind.INFERENCE
+    bandwidth, dense = 1e9 * peaks.bandwidth_gb_per_second, dense_rate(task, peaks)
+    flops, move = FLOPS_PER_MAC * samples * rounds, activation_bytes(task) * samples * rounds / bandwidth
+    convolutions = max(dense, 1e12 * (peaks.tf32_tflops or 0.0))
+    rates = np.where(layers.linear, dense, np.where(layers.plain, 1e12 * peaks.fp32_tflops, convolutions))
+    arithmetic = flops * work.macs / (rates * busy_share(layers.out_elements * samples, peaks))
+    parts = np.zeros(len(PARTS) + 1)  # one more for layers that are nowhere
+    np.add.at(parts, layers.arithmetic, arithmetic)
+    np.add.at(parts, layers.traffic, layers.elements * move)
+    parts = parts[:-1]
+    eager = task.attention is Attention.EAGER
+    kernels = len(network.ops) + work.unlisted_kernels + eager * work.attention_kernels
+    parts[_INDEX["dropout"]] *= trains
+    parts[_INDEX["rest_half"] :] = (
+        layers.rest * (1.0 - layers.full_share) * move, layers.rest * layers.full_share * move,
+        max(0.0, work.unlisted_macs) * flops / dense, work.attention_macs * flops / dense,
+        eager * work.attention_elements * move, WEIGHT_BYTES * float(work.weights.sum()) * rounds / bandwidth,
+        trains * UPDATE_BYTES * network.parameters / bandwidth, START_SECONDS * rounds * kernels,
+    )  # fmt: skip
+    return parts
+
+
+def weighted_seconds(parts: Array, weights: Array, repeats: int = 1) -> Array:
+    """Of an update with so many batches. `parts` and `weights`: (..., parts); the result is (...)."""
+    weighted = parts * weights
+    running, start = weighted[..., :-2].sum(-1), weighted[..., -1]
+    batch = (running**_SHARPNESS + start**_SHARPNESS) ** (1.0 / _SHARPNESS)
+    return np.asarray(repeats * batch + weighted[..., -2])
+
+
+def part_shares(parts: Array, weights: Array) -> Array:
+    """Of the weighted time, (..., parts)."""
+    weighted = parts * weights
+    return np.asarray(weighted / weighted.sum(-1, keepdims=True))
+
+
+@lru_cache(maxsize=256)
+def _sorted_layers(network: Description) -> _Layers:
+    work = work_of(network)
+    assert work is not None  # noqa: S101 - the caller asked first
+    ops, hidden = network.ops, _hidden_norms(network)
+    norm = "batch_norm" if network.buffers else "group_norm"
+    arithmetic = np.full(len(ops), _NOWHERE)
+    traffic = np.full(len(ops), _NOWHERE)
+    elements = work.elements.copy()
+    for index, op in enumerate(ops):
+        part = _arithmetic_of(op, int(work.channels_in[index]))
+        arithmetic[index] = _INDEX[part] if part else _NOWHERE
+        if index in hidden:
+            traffic[index], elements[index] = _INDEX[norm], 2.0 * op.out_elements
+        elif op.kind is not OpKind.VIEW:
+            traffic[index] = _INDEX[_traffic_of(op)]
+    rest = work.unlisted_elements - float(elements[list(hidden)].sum())
+    full = float(elements[np.isin(traffic, [_INDEX["layer_norm"], _INDEX["group_norm"]])].sum())
+    half = float(elements[traffic == _INDEX["batch_norm"]].sum())
+    return _Layers(
+        arithmetic, traffic,
+        plain=np.array([op.kind is OpKind.DEPTHWISE for op in ops]),
+        linear=np.array([is_linear(op) for op in ops]),
+        elements=elements,
+        out_elements=np.array([op.out_elements for op in ops], dtype=np.float64),
+        rest=max(0.0, rest),
+        full_share=full / (full + half) if full else 0.0,
+    )  # fmt: skip
+
+
+def _arithmetic_of(op: Op, channels_in: int) -> str:
+    """Empty: it multiplies nothing."""
+    if is_linear(op):
+        return "linear_odd" if op.shape[-1] % _EIGHT or channels_in % _EIGHT else "linear"
+    if op.kind not in CONVOLUTIONS or not op.shape:
+        return ""
+    out, per_group = op.shape[0], channels_in // op.groups
+    odd = channels_in % _EIGHT or out % _EIGHT
+    match op.kind:
+        case OpKind.POINTWISE:
+            part = "pointwise_odd" if odd else "pointwise"
+        case OpKind.DEPTHWISE:
+            part = f"depthwise_{3 if op.kernel <= 3 else 5 if op.kernel <= 5 else 7}"
+        case OpKind.GROUPED:
+            part = f"grouped_{next((width for width in (4, 8, 16, 32, 64) if per_group <= width), 'wide')}"
+        case _ if channels_in < _EIGHT:
+            part = "conv_first"
+        case _:
+            part = "conv_odd" if odd else "conv_narrow" if min(channels_in, out) < _NARROW else "conv"
+    return part
+
+
+def _traffic_of(op: Op) -> str:
+    if op.kind is OpKind.LAYER_NORM:
+        return "group_norm" if "Group" in op.type else "layer_norm"
+    if is_linear(op):
+        return "linear_moves"
+    return _MOVES.get(op.kind) or _BY_KIND.get(op.kind, "other")
+
+
+def _hidden_norms(network: Description) -> frozenset[int]:
+    """A norm that is fused with its activation is not a leaf module: it leaves an identity after the convolution.
+
+    Other identities are there too. The parameters that no leaf has tell whether these are norms.
+    """
+    ops = network.ops
+    found = [
+        index
+        for index in range(1, len(ops))
+        if ops[index].type == "Identity"
+        and ops[index - 1].kind in CONVOLUTIONS
+        and ops[index - 1].shape
+        and ops[index].out_elements == ops[index - 1].out_elements
+    ]
+    unlisted = network.parameters - sum(op.parameters for op in ops)
+    expected = 2 * sum(ops[index - 1].shape[0] for index in found)
+    return frozenset(found) if unlisted >= 0.5 * expected else frozenset()
