@@ -9,7 +9,7 @@ import pytest
 
 from vramcast.forecast.counters import Counter
 from vramcast.forecast.forecaster import PhysicsForecaster
-from vramcast.task.vocabulary import Attention, Length, Optimizer, Precision, Quantization
+from vramcast.task.vocabulary import Attention, Length, Level, Optimizer, Precision, Quantization
 from vramcast.train.progress import Progress
 from vramcast.train.runs import words
 from vramcast.train.runs.counters import counter
@@ -250,3 +250,90 @@ def test_slices_have_every_counter_and_what_was_left_out(tmp_path: Path) -> None
 
 def test_a_directory_without_published_runs_has_no_slices(tmp_path: Path) -> None:
     assert evaluate_runs(tmp_path, PhysicsForecaster(0.05), Progress(quiet=True))["slices"] == []
+
+
+ZOO = {
+    "licence": "Apache-2.0", "model": "mask-rcnn_r50_fpn_1x_coco",
+    "model_ref": "configs/mask_rcnn/mask-rcnn_r50_fpn_1x_coco.py", "gpu": "V100", "n_gpus": "8", "batch_per_gpu": "2",
+    "image_size": "1333x800", "precision": "fp32", "optimizer": "SGD",
+    "method": "full (frozen stages per note)", "checkpointing": "off", "parallelism": "DDP", "mem_gib": "4.4",
+    "mem_kind": "torch max_memory_allocated (max over GPUs)", "outcome": "ok", "trust": "high",
+    "note": "detector=MaskRCNN; backbone type=ResNet,depth=50,num_stages=4,frozen_stages=1,norm_eval=True; neck=FPN",
+}  # fmt: skip
+
+
+def activations(folder: Path, **change: str) -> int:
+    (run,) = read(folder, {**ZOO, **change}).runs
+    assert run.task.activations is not None
+    return run.task.activations
+
+
+def test_a_detector_is_described_by_its_backbone_and_decoder(tmp_path: Path) -> None:
+    (run,) = read(tmp_path, ZOO).runs
+    assert (run.network, run.task.level, run.gib) == ("openmmlab/MaskRCNN", Level.SUMMARY, {Counter.ALLOCATED: 4.4})
+    plain = activations(tmp_path)
+    assert activations(tmp_path, note=ZOO["note"].replace("MaskRCNN", "RetinaNet"), model="retinanet_r50_fpn") < plain
+    assert activations(tmp_path, note=ZOO["note"].replace("depth=50", "depth=101")) > plain
+    assert activations(tmp_path, note=ZOO["note"].replace("frozen_stages=1,", "")) > plain
+    assert activations(tmp_path, image_size="666x400") < plain / 2
+
+
+def test_a_segmenter_keeps_logits_of_all_its_classes(tmp_path: Path) -> None:
+    note = "decode=PSPHead; backbone type=ResNetV1c,depth=50,dilations=(1, 1, 2, 4),strides=(1, 2, 1, 1)"
+    few, many = (activations(tmp_path, note=note, image_size="512x512", model=f"pspnet_r50-d8_{data}-512x512")
+                 for data in ("cityscapes", "ade20k"))  # fmt: skip
+    assert many - few == 5 * (150 - 19) * 512 * 512
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"note": ZOO["note"].replace("MaskRCNN", "Mask2Former")}, "a decoder, or a neck, that no rule describes"),
+        ({"note": ZOO["note"].replace("neck=FPN", "neck=FPG")}, "a decoder, or a neck, that no rule describes"),
+        ({"note": "point clouds"}, "a network that the catalog does not know, nor its backbone"),
+        ({"image_size": ""}, "image size not stated, or not that of one image"),
+    ],
+)
+def test_what_no_rule_describes_is_left_out(tmp_path: Path, change: dict[str, str], reason: str) -> None:
+    assert read(tmp_path, {**ZOO, **change}).left_out == {("table", reason): 1}
+
+
+def test_a_file_with_fewer_columns_or_cut_rows_is_counted_and_does_not_stop_the_others(tmp_path: Path) -> None:
+    write(tmp_path, LORA)
+    (tmp_path / "runs" / "another.csv").write_text(
+        "model,mem_gib,outcome\nnobody,12,ok\nLlama-3.1-8B\n", encoding="utf-8"
+    )
+    found = read_runs(tmp_path)
+    assert len(found.runs) == 1
+    assert sum(count for (source, _), count in found.left_out.items() if source == "another") == 2
+
+
+def test_a_name_that_stands_for_another_network_is_left_out(tmp_path: Path) -> None:
+    name = "timm/ig_resnext101_32x48d"
+    found = read(tmp_path, {**IMAGES, "model": name, "model_ref": name})
+    assert found.left_out == {("table", "a name that timm gives to another network"): 1}
+
+
+def test_tables_of_their_own_form_are_read_with_the_defaults_of_their_scripts(tmp_path: Path) -> None:
+    (tmp_path / "extra").mkdir()
+    (tmp_path / "extra" / "ms_swift_a100.csv").write_text(
+        "LoRA,Model Type [LoRA],Max Length,Training Speed (samples/s),GPU Memory (GiB)\n"
+        "LoRA,yi-6b-chat,1024,4.0,14.1\nLoRA,yi-6b-chat,8192,-,OOM\nFull,qwen-7b-chat,2048,3.30,74.26\n"
+        "Quantization,qwen-7b-chat,int4 (bnb),2.41,23.85\n", encoding="utf-8",
+    )  # fmt: skip
+    (tmp_path / "extra" / "qwen_a100_80g.csv").write_text(
+        "Profiling,Model Size,Method,#Nodes,#GPUs per node,256,512\nProfiling,7B,Q-LoRA,1,1,11.5G / 3.0s/it,-\n"
+        "Profiling,7B,LoRA (emb),1,1,33.7G / 1.4s/it,34.1G / 1.6s/it\n", encoding="utf-8",
+    )  # fmt: skip
+    found = read_runs(tmp_path)
+    told = [(run.source, run.network, run.method, run.task.sequence_length, run.task.length) for run in found.runs]
+    assert told == [
+        ("ms_swift_a100", "hf/Yi-6B", "lora", 1024, Length.LONGEST),
+        ("ms_swift_a100", "hf/Qwen1.5-7B", "full", 2048, Length.LONGEST),
+        ("ms_swift_a100", "hf/Qwen1.5-7B", "qlora", 2048, Length.LONGEST),
+        ("qwen_a100_80g", "hf/Qwen1.5-7B", "qlora", 256, Length.FIXED),
+    ]
+    assert found.left_out == {
+        ("ms_swift_a100", "a figure that is no number"): 1,
+        ("qwen_a100_80g", "method lora+emb"): 2,
+    }

@@ -64,7 +64,7 @@ def _qwen(path: Path) -> Iterator[Row]:
         row = {**_TUNED, **_named(f"qwen-{size.lower().replace('.', '_')}"), "lora_rank": "64",
                "lora_targets": "q k v o gate up down", "n_gpus": gpus, "mem_kind": "device memory"}  # fmt: skip
         # In brackets: embeddings are trained too, or it ran on several nodes.
-        row |= quantized or {"method": method.lower().replace(" (", "+")}
+        row |= quantized or {"method": method.lower().replace(" (", "+").rstrip(")")}
         if nodes != "1":
             row["n_gpus"] = ""
         for tokens, cell in zip(lengths, figures, strict=False):
