@@ -53,10 +53,11 @@ class RunningService:
     def get(self, path: str) -> Any:
         return httpx.get(self.url + path, timeout=PATIENCE_SECONDS).raise_for_status().json()
 
-    def metric(self, name: str, label: str = "") -> float:
-        """The sum over all series, or over those with this label (`why="unclear"`)."""
+    def metric(self, name: str, *labels: str) -> float:
+        """The sum over all series, or over those with these labels (`why="unclear"`)."""
         lines = httpx.get(f"{self.url}/metrics", timeout=PATIENCE_SECONDS).text.splitlines()
-        wanted = (line for line in lines if line.split("{")[0].split(" ")[0] == name and label in line)
+        of_name = (line for line in lines if line.split("{")[0].split(" ")[0] == name)
+        wanted = (line for line in of_name if all(label in line for label in labels))
         return sum(float(line.rsplit(" ", 1)[1]) for line in wanted)
 
 

@@ -54,9 +54,9 @@ def stored_outcomes(world: World) -> int:
 def check_counters(world: World, least: int) -> None:
     """Each counter was compared with DCGM's of that name, by so many runs or more."""
     for counter in COUNTERS:
-        assert world.service.metric("vramcast_utilization_scraped", f'counter="{counter}"') == 1
-        every = f'counter="{counter}",le="+Inf"'
-        assert world.service.metric("vramcast_utilization_error_ratio_bucket", every) >= least
+        of_counter = f'counter="{counter}"'
+        assert world.service.metric("vramcast_utilization_scraped", of_counter) == 1
+        assert world.service.metric("vramcast_utilization_error_ratio_bucket", of_counter, 'le="+Inf"') >= least
 
 
 def test_a_killed_service_resumes_where_it_stopped_and_counts_no_run_twice(begin: Begin) -> None:
