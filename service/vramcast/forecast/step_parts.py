@@ -60,7 +60,7 @@ _SHARPNESS = 4.0
 _NOWHERE = -1
 
 
-class Cell:
+class SpeedCell:
     """Runs whose kernels are chosen alike share their weights."""
 
     INFERENCE = "inference"
@@ -69,15 +69,15 @@ class Cell:
     FULL = "fp32"
 
 
-CELLS = (Cell.INFERENCE, Cell.TRAINING, Cell.CHANNELS_LAST, Cell.FULL)
+CELLS = (SpeedCell.INFERENCE, SpeedCell.TRAINING, SpeedCell.CHANNELS_LAST, SpeedCell.FULL)
 
 
 def cell_of(task: Task, *, channels_last: bool) -> str:
     if task.precision not in HALF:
-        return Cell.FULL
+        return SpeedCell.FULL
     if task.kind is Kind.INFERENCE:
-        return Cell.INFERENCE
-    return Cell.CHANNELS_LAST if channels_last else Cell.TRAINING
+        return SpeedCell.INFERENCE
+    return SpeedCell.CHANNELS_LAST if channels_last else SpeedCell.TRAINING
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from vramcast.forecast.saved import Array
-from vramcast.forecast.step_parts import CELLS, PARTS, Cell, weighted_seconds
+from vramcast.forecast.step_parts import CELLS, PARTS, SpeedCell, weighted_seconds
 
 # The usual kernel takes a third longer than the peak allows.
 _USUAL = math.log(1.35)
@@ -26,14 +26,14 @@ _FEW_ROWS = 100
 
 def fit_weights(parts: Array, seconds: Array, cells: NDArray[np.str_]) -> dict[str, Array]:
     """By cell. `parts` is (rows, parts), of runs that accumulate nothing."""
-    trains = np.isin(cells, (Cell.TRAINING, Cell.CHANNELS_LAST))
+    trains = np.isin(cells, (SpeedCell.TRAINING, SpeedCell.CHANNELS_LAST))
     usual = np.full(len(PARTS), _USUAL)
-    infers = np.flatnonzero(cells == Cell.INFERENCE)
+    infers = np.flatnonzero(cells == SpeedCell.INFERENCE)
     infers = infers[:: max(1, len(infers) // _MANY_ROWS)]
     inference = _fit(parts[infers], seconds[infers], usual)
     pooled = _fit(parts[trains], seconds[trains], inference)
-    logs = {Cell.INFERENCE: inference}
-    for cell in (Cell.TRAINING, Cell.CHANNELS_LAST):
+    logs = {SpeedCell.INFERENCE: inference}
+    for cell in (SpeedCell.TRAINING, SpeedCell.CHANNELS_LAST):
         logs[cell] = _fit(parts[cells == cell], seconds[cells == cell], pooled)
     return {cell: np.exp(logs[cell]) if cell in logs else _constant(parts, seconds, cells) for cell in CELLS}
 
@@ -45,8 +45,8 @@ def weights_by_row(weights: dict[str, Array], cells: NDArray[np.str_]) -> Array:
 
 def _constant(parts: Array, seconds: Array, cells: NDArray[np.str_]) -> Array:
     """Hardly any run in fp32 was timed: one figure for all parts, and without a run that of training."""
-    rows = cells == Cell.FULL
-    rows = rows if rows.any() else np.asarray(cells != Cell.INFERENCE)
+    rows = cells == SpeedCell.FULL
+    rows = rows if rows.any() else np.asarray(cells != SpeedCell.INFERENCE)
     rows = rows if rows.any() else np.ones(len(cells), np.bool_)
     return np.full(len(PARTS), np.median(seconds[rows] / weighted_seconds(parts[rows], np.ones(len(PARTS)))))
 
