@@ -18,22 +18,21 @@ from bench import gpumemnet
 from vramcast.forecast.replay import NO_WORKSPACE, replay
 from vramcast.forecast.rules import optimizer_states
 from vramcast.task.quantity import MIB
-from vramcast.train.crossval import FOLDS, cross_validate, unseen_medians
+from vramcast.train.crossval import FOLDS, unseen_medians
 from vramcast.train.dataset import Dataset, assign_folds
 from vramcast.train.evaluation import SM_ACTIVE_CUTS
 from vramcast.train.fitting import Schedule
 from vramcast.train.network import MEDIAN, Shape
-from vramcast.train.pipeline import correct_unseen
+from vramcast.train.pipeline import networks_of_artifact
 from vramcast.train.progress import Progress
 from vramcast.train.records import TARGETS, Record
+from vramcast.train.unseen import correct_unseen
 
 Floats = NDArray[np.float64]
 SOURCES = ("timm-a100", "gpumemnet-cnn", "gpumemnet-mlp", "xmem")
 _BIN_MIB = {"gpumemnet-mlp": 1024}
 _DEFAULT_BIN_MIB = 8192
 _HORUS_CONTEXT_MIB = 500.0
-# The seeds that `vramcast train` uses by default.
-_SEEDS = (1, 2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,10 +51,11 @@ def bin_mib(source: str) -> int:
     return _BIN_MIB.get(source, _DEFAULT_BIN_MIB)
 
 
-def shipped(data: Dataset, work: Path, progress: Progress) -> Floats:
-    """The shipped model: each row by networks and trees of the other folds. Reuses networks from `vramcast train`."""
-    unseen = cross_validate(data, Shape(), Schedule(), _SEEDS, work, progress).unseen
-    return np.asarray(data.prior_mib * np.exp(correct_unseen(data, unseen).shipped[:, MEDIAN]))
+def shipped(data: Dataset, artifact: Path) -> Floats:
+    """The shipped model: each row by those of its networks, and by trees, that are of the other folds."""
+    unseen = networks_of_artifact(data, artifact)[0].unseen
+    (first,), _ = correct_unseen(data, unseen, [unseen.fold])
+    return np.asarray(data.prior_mib * np.exp(first.shipped[:, MEDIAN]))
 
 
 def of_memory(

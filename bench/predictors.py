@@ -19,6 +19,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from bench.contenders import SOURCES, Contender, Floats, bin_mib, of_memory, of_sm_active, shipped, sm_active_classes
@@ -73,7 +74,7 @@ def main() -> None:
     bench = Bench(chosen.work / f"predictors-{hashlib.sha256(data.facts.tobytes()).hexdigest()[:12]}", progress)
     manifest = json.loads((chosen.artifact / "manifest.json").read_text(encoding="utf-8"))
 
-    ours = bench.predictions(Contender(_SHIPPED + manifest["version"], partial(shipped, data, chosen.work, progress)))
+    ours = bench.predictions(Contender(_SHIPPED + manifest["version"], partial(shipped, data, chosen.artifact)))
     rows = list(_manifest_rows(manifest))
     _check_same(_judge(_SHIPPED, data, ours), rows)
     inputs = gpumemnet.read_inputs(records)
@@ -118,11 +119,11 @@ class Bench:
         return self.kept / (re.sub(r"[^a-z0-9]+", "-", f"{one.name} {one.source}".lower()).strip("-") + ".npy")
 
 
-def _manifest_rows(manifest: Mapping[str, list[dict[str, float]]]) -> Iterator[Row]:
+def _manifest_rows(manifest: Mapping[str, Any]) -> Iterator[Row]:
     """The manifest's figures are for unseen groups, on the same folds."""
     levels = ((_SHIPPED, "accuracy"), ("**what ships, told by a summary**", "summary_accuracy"))
     for name, key in levels:
-        for entry in manifest[key]:
+        for entry in manifest["first_dealing"][key]:
             source = str(entry["slice"])
             if source in SOURCES:
                 bins = entry[f"bin_accuracy_{bin_mib(source) // 1024}gb"]
@@ -131,7 +132,7 @@ def _manifest_rows(manifest: Mapping[str, list[dict[str, float]]]) -> Iterator[R
                     yield Row("**network alone**", source, entry["network_median_error"], math.nan, math.nan)
 
 
-def _manifest_classes(manifest: Mapping[str, list[dict[str, float]]]) -> Iterator[tuple[str, float]]:
+def _manifest_classes(manifest: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
     for entry in manifest["accuracy"]:
         if entry["slice"] in SM_ACTIVE_CUTS:
             yield str(entry["slice"]), entry["sm_active_class_accuracy"]
@@ -144,7 +145,7 @@ def _check_same(made: list[Row], stated: list[Row]) -> None:
         if abs(row.mean - by_source[row.source].mean) > _SAME:
             raise SystemExit(
                 f"{row.source}: the mean error is {row.mean:.4%} here and {by_source[row.source].mean:.4%} in the "
-                "manifest; --work and --artifact must be from the same `vramcast train`"
+                "manifest; --data and --artifact must be of the same `vramcast train`"
             )
 
 

@@ -9,7 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vramcast.forecast.forecast import MIN_SCORES, RISKS, Cell, Factors, Spreads, bound, calibrate, conformal_quantile
+from vramcast.forecast.forecast import (
+    MIN_SCORES,
+    RISKS,
+    Cell,
+    Factors,
+    Scored,
+    Spreads,
+    bound,
+    calibrate,
+    conformal_quantile,
+)
 
 CELL = Cell("A100", "cnn", "traced")
 
@@ -27,12 +37,38 @@ def test_new_runs_exceed_the_quantile_with_probability_risk(risk: float) -> None
 
 
 def test_too_few_scores_fall_back_to_the_wider_cell() -> None:
-    many = [(CELL, dict.fromkeys(RISKS, 1.0))] * MIN_SCORES
-    few = [(Cell("T4", "cnn", "traced"), dict.fromkeys(RISKS, 9.0))] * 3
+    many = [Scored(CELL, dict.fromkeys(RISKS, 1.0), "resnet")] * MIN_SCORES
+    few = [Scored(Cell("T4", "cnn", "traced"), dict.fromkeys(RISKS, 9.0), "vgg")] * 3
     calibration = calibrate([*many, *few])
     assert calibration.factors(Cell("T4", "cnn", "traced")).scores == MIN_SCORES + 3
     assert calibration.factors(Cell("L4", "rnn", "nothing")).scores == MIN_SCORES + 3
     assert calibration.factors(CELL).scores == MIN_SCORES
+
+
+def _group_scores(seed: int, groups: int) -> list[Scored]:
+    """Runs of a group are off by as much together: one in ten groups by four spreads, but large groups by little."""
+    rng = random.Random(seed)
+    scored = []
+    for group in range(groups):
+        off, runs = (4.0, 10) if group % 10 == 0 else (0.0, 60)
+        scored += [Scored(CELL, dict.fromkeys(RISKS, off + rng.gauss(0, 1)), str(group)) for _ in range(runs)]
+    return scored
+
+
+def test_most_new_architectures_are_covered_not_only_most_runs() -> None:
+    factors = calibrate(_group_scores(1, 60)).factors(CELL)
+    assert conformal_quantile([one.by_risk[0.05] for one in _group_scores(1, 60)], 0.05) < 3.0
+    covered: dict[str, list[bool]] = {}
+    for one in _group_scores(2, 60):
+        covered.setdefault(one.group, []).append(one.by_risk[0.05] <= factors.by_risk[0.05])
+    even = [sum(runs) / len(runs) >= 0.85 for runs in covered.values()]
+    assert sum(even) / len(even) >= 0.93
+
+
+def test_few_architectures_say_nothing_about_the_next() -> None:
+    scored = _group_scores(1, 10)
+    pooled = conformal_quantile([one.by_risk[0.05] for one in scored], 0.05)
+    assert calibrate(scored).factors(CELL).by_risk[0.05] == pooled
 
 
 @given(

@@ -86,6 +86,22 @@ def test_a_second_training_resumes_from_the_first_and_gives_the_same_model(train
     assert manifest["networks"] == 5
 
 
+def test_networks_of_an_artifact_can_be_kept(trained: tuple[Path, Path], tmp_path: Path) -> None:
+    manifest = train(trained[0], tmp_path, [1], QUIET, TINY, SHORT, trained[1])
+    assert manifest["networks_of"] == json.loads((trained[1] / MANIFEST).read_text())["version"]
+    before, after = evaluate(*trained, QUIET), evaluate(trained[0], tmp_path, QUIET)
+    for one, other in zip(before["slices"], after["slices"], strict=True):
+        assert one["network_median_error"] == pytest.approx(other["network_median_error"], abs=1e-4)
+
+
+def test_the_manifest_says_how_unseen_architectures_are_covered_one_by_one(trained: tuple[Path, Path]) -> None:
+    evenness = json.loads((trained[1] / MANIFEST).read_text()).get("evenness")
+    assert evenness is not None
+    for entry in evenness.values():
+        assert 0.0 <= entry["worst"] <= 1.0
+        assert entry["groups"] > 0
+
+
 def test_the_report_has_a_slice_per_source(trained: tuple[Path, Path]) -> None:
     report = evaluate(*trained, QUIET)
     by_name = {entry["slice"]: entry for entry in report["slices"]}

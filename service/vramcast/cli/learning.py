@@ -22,6 +22,10 @@ def train(
     recorded: Annotated[
         bool, typer.Option("--recorded", help="Only fit the bounds of recorded forecasts, in the artifact at --out.")
     ] = False,
+    networks: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Keep this artifact's networks, and fit trees and bounds to them anew."),
+    ] = None,
     seeds: Annotated[int, typer.Option(help="Networks per fold; the ensemble has five times as many.")] = 2,
     quiet: Annotated[bool, typer.Option(help="No progress bars.")] = False,
 ) -> None:
@@ -40,7 +44,7 @@ def train(
     elif base is not None:
         run_finetune(data, base, out, quiet=quiet)
     else:
-        run_train(data, out, seeds, quiet=quiet)
+        run_train(data, out, seeds, networks, quiet=quiet)
 
 
 def train_speed(

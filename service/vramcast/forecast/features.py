@@ -25,7 +25,7 @@ from vramcast.task.quantity import MIB
 from vramcast.task.task import Task
 from vramcast.task.vocabulary import Architecture, Kind, Optimizer, Precision, Quantization
 
-VERSION = "features-2"
+VERSION = "features-3"
 
 
 class Regime(IntEnum):

@@ -1,9 +1,10 @@
 """A forecast, and how its bound keeps the stated risk: one-sided conformal factors.
 
 A run's score is how many spreads it exceeded its median forecast by, in logarithms. The factor for a risk is the
-quantile of the scores of runs that the model had not seen. A run killed by OOM has the score that its GPU's size
-implies, which is a lower limit. Cells are (product, family, regime). A cell with too few scores is left out, and the
-next wider one is used.
+quantile of the scores of runs that the model had not seen. Runs of one architecture err alike, so the quantile over all
+runs says little about the next architecture. Where enough of them were measured, the factor must also suit most of them
+one by one. A run killed by OOM has the score that its GPU's size implies, which is a lower limit. Cells are (product,
+family, regime). A cell with too few scores is left out, and the next wider one is used.
 """
 
 from __future__ import annotations
@@ -131,6 +132,14 @@ class Forecaster(Protocol):
 RISKS = (0.5, 0.1, 0.05, 0.01, 0.001)
 # The finite-sample correction keeps the risk with any number of scores, but fewer come from only one or two networks.
 MIN_SCORES = 40
+# One new group in so many may have a larger share of its runs above the bound than `_GROUP_RISKS` times the stated
+# risk, or than a tenth: of a few dozen runs, no smaller share can be told. Groups of fewer scores say nothing about
+# their own quantile, and fewer groups nothing about the next.
+_GROUPS_MISSED = 0.1
+_GROUP_RISKS = 2.75
+_LEAST_GROUP_RISK = 0.1
+_GROUP_SCORES = 10
+_MIN_GROUPS = 20
 # Anything narrower is rounding: one allocator block of a small run.
 MIN_SPREAD = 0.0008
 # From here on a forecast warns that the task is unlike the training data.
@@ -207,18 +216,44 @@ def bound(median_bytes: float, spreads: Spreads, factors: Factors, risk: float, 
     return median_bytes * math.exp(max(0.0, log_margin))
 
 
-def calibrate(scored: Iterable[tuple[Cell, Mapping[float, float]]]) -> Calibration:
-    """From runs that were not trained on: their cell, and their score at each risk's spread."""
-    gathered: dict[str, list[Mapping[float, float]]] = {}
-    for cell, scores in scored:
-        for key in cell.widening():
-            gathered.setdefault(key, []).append(scores)
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """A run that was not trained on: by how many spreads it exceeded its median, at each risk's spread."""
+
+    cell: Cell
+    by_risk: Mapping[float, float]
+    group: str  # architecture: runs of one err alike
+
+
+def calibrate(scored: Iterable[Scored]) -> Calibration:
+    gathered: dict[str, list[Scored]] = {}
+    for one in scored:
+        for key in one.cell.widening():
+            gathered.setdefault(key, []).append(one)
     pooled = f"{_ANY}/{_ANY}/{_ANY}"
     return Calibration({
-        key: Factors(len(scores), {risk: conformal_quantile([s[risk] for s in scores], risk) for risk in RISKS})
+        key: Factors(len(scores), {risk: _factor(scores, risk) for risk in RISKS})
         for key, scores in gathered.items()
         if len(scores) >= MIN_SCORES or key == pooled
     })  # fmt: skip
+
+
+def _factor(scored: Sequence[Scored], risk: float) -> float:
+    """Covers runs on the whole at this risk, and most groups on their own at a few times the risk."""
+    own = [
+        conformal_quantile(scores, min(0.5, max(_GROUP_RISKS * risk, _LEAST_GROUP_RISK)))
+        for scores in _by_group(scored, risk).values()
+        if len(scores) >= _GROUP_SCORES
+    ]
+    runs = conformal_quantile([one.by_risk[risk] for one in scored], risk)
+    return max(runs, conformal_quantile(own, _GROUPS_MISSED)) if len(own) >= _MIN_GROUPS else runs
+
+
+def _by_group(scored: Sequence[Scored], risk: float) -> dict[str, list[float]]:
+    groups: dict[str, list[float]] = {}
+    for one in scored:
+        groups.setdefault(one.group, []).append(one.by_risk[risk])
+    return groups
 
 
 def conformal_quantile(scores: Sequence[float], risk: float) -> float:

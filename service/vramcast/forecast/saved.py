@@ -29,6 +29,9 @@ _KEPT_OUTPUT_SHARE = 0.3
 _POOL_SHARE = 0.5
 _MASK_BYTES = 1.0
 _LARGEST_ATTENTION_SHARE = 0.7
+# Where matrices would be more of the trace than in any network that is known to fuse them, they are kept: SAM adds a
+# position's bias to each.
+_LARGEST_MAP_SHARE = 0.35
 _FEW_ELEMENTS = 64
 _QKV_SEARCH = 10
 
@@ -86,11 +89,11 @@ def saved_bytes(network: Description, table: LayerTable) -> Saved:
     ruled = float(by_rule.sum())
     traced = network.saved_bytes_per_sample
     total = ruled if traced is None else max(traced - static_per_sample, 0.2 * traced)
-    fused, unfused = (0.0, 0.0) if network.replayable else _attention_bytes(network.ops)
-    if network.fused_attention_bytes_per_sample and not fused + unfused:
-        fused = min(float(network.fused_attention_bytes_per_sample), total)
+    matrices = _Matrices() if network.replayable else _attention_matrices(network.ops)
+    if network.fused_attention_bytes_per_sample and not matrices.any:
+        fused, unfused = min(float(network.fused_attention_bytes_per_sample), total), 0.0
     else:
-        fused, unfused = _capped(fused, unfused, total, ruled)
+        fused, unfused = matrices.judged(total, max(0.0, total - ruled))
     factor = total / max(ruled, 1.0)
     return Saved(by_rule * factor, total, fused, unfused, _TRACED_SAMPLES * static_per_sample, factor)
 
@@ -136,9 +139,36 @@ def _standardized_weights_bytes(ops: tuple[Op, ...]) -> float:
     return _FLOAT_BYTES * sum(op.parameters for op in ops if "Std" in op.type)
 
 
-def _attention_bytes(ops: tuple[Op, ...]) -> tuple[float, float]:
-    """(matrices that fused kernels do not keep, matrices that are kept), per sample."""
-    fused = unfused = 0.0
+@dataclass(slots=True)
+class _Matrices:
+    """Attention matrices of one sample, in bytes, by what the layers say about them."""
+
+    fused: float = 0.0  # fused kernels do not keep these
+    unfused: float = 0.0
+    # Of projections that read a map, (height, width, channels), and not a list of tokens: these if each row of the map
+    # attends to itself (blocks), or these if the whole map does.
+    by_rows: float = 0.0
+    whole: float = 0.0
+
+    @property
+    def any(self) -> bool:
+        return self.fused + self.unfused + self.by_rows > 0.0
+
+    def judged(self, total: float, unexplained: float) -> tuple[float, float]:
+        """(fused, unfused) matrices, by what the rules per layer leave unexplained of the traced total.
+
+        The trace has every matrix. So where the layers say that there is more than twice of what is unexplained, the
+        tokens attend in windows, which makes five dimensions; fused kernels take four.
+        """
+        whole = 0.0 < self.whole <= min(unexplained, _LARGEST_MAP_SHARE * total)
+        fused, unfused = self.fused + (self.whole if whole else 0.0), self.unfused + (0.0 if whole else self.by_rows)
+        if fused > 2 * unexplained:
+            return 0.0, unfused + unexplained
+        return min(fused, _LARGEST_ATTENTION_SHARE * total, unexplained), unfused
+
+
+def _attention_matrices(ops: tuple[Op, ...]) -> _Matrices:
+    found = _Matrices()
     for index, op in enumerate(ops):
         if not _projects_qkv(ops, index):
             continue
@@ -147,14 +177,15 @@ def _attention_bytes(ops: tuple[Op, ...]) -> tuple[float, float]:
             continue
         windows = op.out_elements / (tokens * op.channels_out)
         rows = op.shape[-2]
-        matrices = windows * math.prod(op.shape[:-2]) * _heads(ops, index, tokens)
-        size_bytes = _FLOAT_BYTES * matrices * rows * rows
-        # Fused kernels take four dimensions; windows inside a sample make five.
-        if len(op.shape) == 2 and not _shows_matrix(ops, index, rows):
-            fused += size_bytes
+        size_bytes = _FLOAT_BYTES * windows * _heads(ops, index, tokens) * tokens
+        if len(op.shape) > 2:
+            found.by_rows += size_bytes * rows
+            found.whole += size_bytes * tokens
+        elif _shows_matrix(ops, index, rows):
+            found.unfused += size_bytes * rows
         else:
-            unfused += size_bytes
-    return fused, unfused
+            found.fused += size_bytes * rows
+    return found
 
 
 def _projects_qkv(ops: tuple[Op, ...], index: int) -> bool:
@@ -192,12 +223,3 @@ def _shows_matrix(ops: tuple[Op, ...], index: int, rows: int) -> bool:
         if len(op.shape) >= 2 and op.shape[-1] == op.shape[-2] == rows:
             return True
     return False
-
-
-def _capped(fused: float, unfused: float, total: float, ruled: float) -> tuple[float, float]:
-    """Caps the matrices at what the rules per layer leave unexplained."""
-    fused = min(fused, _LARGEST_ATTENTION_SHARE * total)
-    unexplained = max(0.0, total - ruled)
-    if fused > 2 * unexplained:
-        return 0.0, unfused + unexplained
-    return min(fused, max(unexplained, fused if fused <= 1.1 * unexplained else 0.0)), unfused

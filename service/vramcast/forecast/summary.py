@@ -29,7 +29,7 @@ _KEEPS_OUTPUT = frozenset({OpKind.KEEPS_OUTPUT, OpKind.SOFTMAX})
 _ACTIVATIONS_APART = 0.005
 _PARAMETERS_APART = 0.10
 # The bounds of models with the same summary differ by at most this factor.
-MATCH_MARGIN = 1.10
+MATCH_MARGIN = 1.12
 
 
 @dataclass(frozen=True, slots=True)

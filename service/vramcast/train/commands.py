@@ -17,13 +17,13 @@ from vramcast.train.progress import Progress
 _PIPE_WIDTH = 180
 
 
-def run_train(data: Path, out: Path, seeds: int, *, quiet: bool) -> None:
+def run_train(data: Path, out: Path, seeds: int, networks: Path | None = None, *, quiet: bool) -> None:
     # Imported late: evaluating needs no torch.
     from vramcast.train.fitting import Schedule  # noqa: PLC0415
     from vramcast.train.network import Shape  # noqa: PLC0415
     from vramcast.train.pipeline import train  # noqa: PLC0415
 
-    manifest = train(data, out, range(1, seeds + 1), Progress(quiet=quiet), Shape(), Schedule())
+    manifest = train(data, out, range(1, seeds + 1), Progress(quiet=quiet), Shape(), Schedule(), networks)
     Console().print(table(manifest["accuracy"]))
 
 
@@ -31,8 +31,8 @@ def run_train_speed(data: Path, out: Path, *, quiet: bool) -> None:
     from vramcast.train.speed import train_speed  # noqa: PLC0415  # needs torch
 
     manifest = train_speed(data, out, Progress(quiet=quiet))
-    shown = Table("unseen networks", "predictor", "rows", "MAPE", "R²")
-    for name, predictors in manifest["unseen_networks"].items():
+    shown = Table("unseen families", "predictor", "rows", "MAPE", "R²")
+    for name, predictors in manifest["unseen_families"].items():
         for predictor, figures in predictors.items():
             shown.add_row(name, predictor, str(figures["rows"]), f"{figures['mape']:.1%}", f"{figures['r2']:.3f}")
     Console().print(shown)
@@ -51,10 +51,13 @@ def run_fit_recorded(data: Path, out: Path, *, quiet: bool) -> None:
 
 
 def recorded_table(accuracy: list[dict[str, Any]]) -> Table:
-    shown = Table("unseen", "slice", "rows", "median", "covers .05", "over .05", "covers .01", "over .01")
+    shown = Table("unseen", "slice", "counter", "rows", "median", "covers .05", "over .05", "covers .01", "over .01")
     for entry in accuracy:
-        bounds = [f"{entry[name][risk]:.1%}" for risk in ("0.05", "0.01") for name in ("coverage", "over_reservation")]
-        shown.add_row(entry["unseen"], entry["slice"], str(entry["rows"]), f"{entry['median_error']:.2%}", *bounds)
+        for counter, found in entry.get("counters", {}).items():
+            names = ("coverage", "over_reservation")
+            bounds = [f"{found[name][risk]:.1%}" for risk in ("0.05", "0.01") for name in names]
+            shown.add_row(entry["unseen"], entry["slice"], counter, str(found["rows"]), f"{found['median_error']:.2%}",
+                          *bounds)  # fmt: skip
     return shown
 
 
@@ -79,13 +82,25 @@ def run_evaluate(data: Path, artifact: Path, output: str) -> None:
         return
     # A pipe has no width, and the table must not be cut off.
     console = Console(width=None if sys.stdout.isatty() else _PIPE_WIDTH)
-    console.print(table(report["slices"]))
+    timed = [entry for entry in report["slices"] if "step_mape" in entry]
+    console.print(table([entry for entry in report["slices"] if "step_mape" not in entry]))
+    if timed:
+        console.print(step_table(timed))
     for source, reasons in report["left_out"].items():
         told = ", ".join(f"{reason} ({rows})" for reason, rows in reasons.items())
         console.print(f"runs/{source} left out: {told}", highlight=False)
     if "latency_ms" not in report:
         return
     console.print(f"{report['artifact']}; one forecast takes {report['latency_ms']['p50']} ms (p50)", highlight=False)
+
+
+def step_table(slices: list[dict[str, Any]]) -> Table:
+    shown = Table("time per step", "rows", "MAPE", "median", "R²", "R² of samples/s", "in the range")
+    for entry in slices:
+        shares = (f"{entry[name]:.1%}" for name in ("step_mape", "step_median_error"))
+        fits = (f"{entry[name]:.3f}" for name in ("step_r2", "step_r2_rate"))
+        shown.add_row(entry["slice"], str(entry["rows"]), *shares, *fits, f"{entry['step_range_coverage']:.1%}")
+    return shown
 
 
 def table(slices: list[dict[str, Any]]) -> Table:

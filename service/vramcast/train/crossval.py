@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +20,7 @@ from vramcast.train.progress import Progress
 from vramcast.train.records import Record
 
 FOLDS = 5
+_WIDTHS = (len(QUANTILES), len(QUANTILES), UTILIZATIONS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,22 +59,30 @@ def cross_validate(
     data: Dataset, shape: Shape, schedule: Schedule, seeds: Sequence[int], work: Path, progress: Progress
 ) -> CrossValidated:
     fold = assign_folds(data, FOLDS, 0)
-    count = len(data)
-    quantiles = np.zeros((count, len(QUANTILES)), np.float32)
-    summaries = np.zeros_like(quantiles)
-    utilization = np.zeros((count, UTILIZATIONS), np.float32)
-    networks, curves = [], []
+    fitted = [
+        _fold_network(data, fold != number, shape, schedule, 100 * seed + number, work, progress)
+        for number in range(FOLDS)
+        for seed in seeds
+    ]
+    return replace(reuse(data, [network for network, _ in fitted]), curves=tuple(curve for _, curve in fitted))
+
+
+def reuse(data: Dataset, networks: Sequence[ForecastNetwork]) -> CrossValidated:
+    """As `cross_validate`, with the networks of an artifact that was trained on the same groups: it keeps their order.
+
+    Their inputs may have changed since, so trees have to be fitted to what they say now.
+    """
+    fold = assign_folds(data, FOLDS, 0)
+    each = len(networks) // FOLDS
+    layers, summaries, utilization = (np.zeros((len(data), width), np.float32) for width in _WIDTHS)
     for number in range(FOLDS):
         rows = np.flatnonzero(fold == number)
-        for seed in seeds:
-            network, curve = _fold_network(data, fold != number, shape, schedule, 100 * seed + number, work, progress)
-            networks.append(network)
-            curves.append(curve)
+        for network in networks[each * number : each * (number + 1)]:
             layered, summary = predict_both(network, data.where(rows))
-            quantiles[rows] += layered.quantiles / len(seeds)
-            utilization[rows] += layered.utilization / len(seeds)
-            summaries[rows] += summary.quantiles / len(seeds)
-    return CrossValidated(tuple(networks), Unseen(fold, quantiles, summaries, utilization), tuple(curves))
+            layers[rows] += layered.quantiles / each
+            utilization[rows] += layered.utilization / each
+            summaries[rows] += summary.quantiles / each
+    return CrossValidated(tuple(networks), Unseen(fold, layers, summaries, utilization), ())
 
 
 def unseen_medians(

@@ -20,6 +20,7 @@ from vramcast.forecast.forecast import MIN_SPREAD
 from vramcast.forecast.model import INPUTS, OUTPUTS
 from vramcast.train.dataset import Dataset
 from vramcast.train.network import MEDIAN, QUANTILES, UTILIZATIONS, ForecastNetwork
+from vramcast.train.novelty import novelty_nodes
 from vramcast.train.stacked import Stacked
 from vramcast.train.trees import (
     BLEND,
@@ -109,27 +110,34 @@ def _append_trees(model: onnx.ModelProto, correction: Correction) -> None:
     graph.node.extend([
         helper.make_node("Concat", ["facts", "network_quantiles"], ["stacked"], axis=1),
         helper.make_node("Gather", ["network_quantiles", "median_index"], ["network_median"], axis=1),
-        *(node for regime in sorted(correction.medians) for node in _regime_nodes(correction, regime)),
-        *_combining_nodes(sorted(correction.medians)),
+        *(node for regime in sorted(correction.medians) for node in _regime_nodes(graph, correction, regime)),
+        *_combining_nodes(sorted(correction.medians), sorted(set(correction.novelty) & set(correction.medians))),
     ])  # fmt: skip
 
 
-def _regime_nodes(correction: Correction, regime: int) -> list[onnx.NodeProto]:
+def _regime_nodes(graph: onnx.GraphProto, correction: Correction, regime: int) -> list[onnx.NodeProto]:
     """Results are zero for rows of other regimes."""
     flag = f"flag_{regime}"
-    regressors = [
-        regressor_node(correction.medians[regime], "facts", f"tree_median_{regime}"),
-        regressor_node(correction.distances[regime], "stacked", f"tree_distance_{regime}"),
+    results = [f"tree_median_{regime}", f"tree_distance_{regime}"]
+    run = [
+        regressor_node(correction.medians[regime], "facts", results[0]),
+        regressor_node(correction.distances[regime], "stacked", results[1]),
     ]
+    if regime in correction.novelty:
+        results.append(f"any_widening_{regime}")
+        nodes, constants = novelty_nodes(correction.novelty[regime], regime, results[-1])
+        run += nodes
+        graph.initializer.extend(constants)
     return [
-        *of_regime(flag, regressors),
+        *of_regime(flag, run, results),
         helper.make_node("Sub", [f"tree_median_{regime}", "network_median"], [f"apart_{regime}"]),
         helper.make_node("Mul", [f"apart_{regime}", flag], [f"own_apart_{regime}"]),
         helper.make_node("Mul", [f"tree_distance_{regime}", flag], [f"own_distance_{regime}"]),
+        *([helper.make_node("Mul", [results[-1], flag], [f"widening_{regime}"])] if len(results) > 2 else []),
     ]
 
 
-def _combining_nodes(regimes: list[int]) -> list[onnx.NodeProto]:
+def _combining_nodes(regimes: list[int], with_novelty: list[int]) -> list[onnx.NodeProto]:
     def each(name: str) -> list[str]:
         return [f"{name}_{regime}" for regime in regimes]
 
@@ -144,7 +152,8 @@ def _combining_nodes(regimes: list[int]) -> list[onnx.NodeProto]:
         node("Max", ["distance", "least_distance"], ["some_distance"]),
         node("Pow", ["some_distance", "distance_rest"], ["own_part"]),
         node("Mul", ["log_distance", "distance_blend"], ["blended_distance"]),
-        node("Exp", ["blended_distance"], ["tree_part"]),
+        node("Sum", ["blended_distance", *(f"widening_{regime}" for regime in with_novelty)], ["widened_distance"]),
+        node("Exp", ["widened_distance"], ["tree_part"]),
         node("Mul", ["own_part", "tree_part"], ["any_sharp"]),
         node("Min", ["any_sharp", "most_distance"], ["sharp"]),
         node("Mul", ["corrected", "sharpened"], ["use_sharp"]),

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from vramcast.errors import InvalidInput
 from vramcast.forecast.features import Regime
-from vramcast.forecast.forecast import MIN_SCORES, Calibration, Cell, bound, calibrate
+from vramcast.forecast.forecast import MIN_SCORES, Calibration, Scored, bound, calibrate
 from vramcast.forecast.model import MANIFEST, MODEL, Artifact, Ranges, load_artifact, novelty
 from vramcast.train.crossval import FOLDS
 from vramcast.train.dataset import Dataset, assign_folds, build
@@ -248,19 +248,19 @@ def _widened(ranges: Ranges, levels: Levels) -> Ranges:
     return Ranges(low, high, np.maximum(high - low, 1e-2))
 
 
-Scored = list[tuple[int, tuple[Cell, dict[float, float]]]]
+Scores = list[tuple[int, Scored]]
 
 
-def _scored(data: Dataset, levels: Levels, quantiles: Floats, ranges: Ranges) -> Scored:
+def _scored(data: Dataset, levels: Levels, quantiles: Floats, ranges: Ranges) -> Scores:
     """By run: its cell, and its score at each risk's spread."""
-    scored: Scored = []
+    scored: Scores = []
     for index in np.flatnonzero(levels.weight > 0):
         regime, row = Regime(int(levels.regime[index])), int(levels.run[index])
         excess = float(levels.target[index] - quantiles[index, MEDIAN])
         if levels.censored[index] and excess <= 0:
             continue  # the forecast was above the GPU's memory, so the OOM does not contradict it
         scores = score(excess, quantiles[index], novelty(ranges, levels.facts[index], regime))
-        scored.append((row, (cell_of(data, row, regime), scores)))
+        scored.append((row, Scored(cell_of(data, row, regime), scores, str(data.group[row]))))
     return scored
 
 
@@ -271,7 +271,7 @@ def _merged(base: Calibration, ours: Calibration) -> Calibration:
 
 
 def _judge(
-    data: Dataset, unseen: Predicted, base: Artifact, ranges: Ranges, fold: NDArray[np.int64], scored: Scored
+    data: Dataset, unseen: Predicted, base: Artifact, ranges: Ranges, fold: NDArray[np.int64], scored: Scores
 ) -> Judged:
     """Bounds each fold with factors from the other folds."""
     bounds = {risk: np.zeros(len(data)) for risk in REPORTED_RISKS}

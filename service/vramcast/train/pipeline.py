@@ -10,28 +10,32 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 from numpy.typing import NDArray
 
+from vramcast.errors import InvalidInput
 from vramcast.forecast import features
-from vramcast.forecast.features import TOKEN_WIDTH, TOKENS, Regime, without_optional
-from vramcast.forecast.forecast import RISKS, Calibration, Cell, Spreads, bound, calibrate
+from vramcast.forecast.features import TOKEN_WIDTH, TOKENS, Regime
+from vramcast.forecast.forecast import RISKS, Calibration, Cell, Scored, Spreads, bound, calibrate
 from vramcast.forecast.model import FORMAT, MANIFEST, MODEL, Ranges, novelty
 from vramcast.train import plots
-from vramcast.train.crossval import FOLDS, CrossValidated, Unseen, cross_validate, load_dataset
-from vramcast.train.dataset import Dataset
+from vramcast.train.crossval import FOLDS, CrossValidated, Unseen, cross_validate, load_dataset, reuse
+from vramcast.train.dataset import Dataset, assign_folds
 from vramcast.train.evaluation import REPORTED_RISKS, Judged, capacities_mib, slices
+from vramcast.train.evenness import evenness
 from vramcast.train.export import check_parity, export
 from vramcast.train.fitting import Schedule
+from vramcast.train.import_onnx import import_networks
 from vramcast.train.network import MEDIAN, QUANTILES, Shape
 from vramcast.train.progress import Progress
 from vramcast.train.recorded import fit_recorded
 from vramcast.train.records import read_records
-from vramcast.train.trees import BLEND, Correction, fit_distances, fit_medians, stack_inputs
+from vramcast.train.unseen import Corrected, correct_unseen
 from vramcast.train.utilization import SM_ACTIVE, correct_utilization
 
 _ORIGINS = {
@@ -40,57 +44,83 @@ _ORIGINS = {
     "gpumemnet-mlp": "itu-rad/GPUMemNet, CC-BY-4.0",
     "xmem": "Stone-ResearchLife/xMem, MIT",
 }
-# Keeps a source with few rows from being drowned out in its regime.
-_TREE_WEIGHTS = {"xmem": 5.0}
-# Weight of terse summaries against full ones: low enough that layers and architecture keep their influence.
-_TERSE_WEIGHT = 0.2
-# A smaller gain (in logarithms) does not count: replayed networks are exact, and trees would only add noise.
-_LEAST_GAIN = 2e-4
-
-
-@dataclass(frozen=True, slots=True)
-class Corrected:
-    """Unseen rows, corrected by trees of the other folds."""
-
-    network: NDArray[np.float32]  # (rows, quantiles)
-    shipped: NDArray[np.float32]
-    summary: NDArray[np.float32]
-    correction: Correction  # fitted on all folds; this one ships
+# Ways to deal whole groups to folds. Figures of a single one depend on which architectures came together.
+DEALINGS = 3
 
 
 def train(
-    data_dir: Path, out: Path, seeds: Sequence[int], progress: Progress, shape: Shape, schedule: Schedule
-) -> dict[str, Any]:
-    """Writes the artifact and returns its manifest."""
+    data_dir: Path, out: Path, seeds: Sequence[int], progress: Progress, shape: Shape, schedule: Schedule,
+    networks_of: Path | None = None,
+) -> dict[str, Any]:  # fmt: skip
+    """Writes the artifact and returns its manifest. `networks_of`: an artifact whose networks are kept."""
     data = load_dataset(read_records(data_dir), out / "work", progress)
-    validated = cross_validate(data, shape, schedule, seeds, out / "work", progress)
+    kept: dict[str, Any] = {}
+    if networks_of is None:
+        validated = cross_validate(data, shape, schedule, seeds, out / "work", progress)
+    else:
+        validated, kept = networks_of_artifact(data, networks_of)
     progress.say("fitting trees on the networks' unseen rows")
-    corrected = correct_unseen(data, validated.unseen)
-    correction = corrected.correction
+    dealings = [assign_folds(data, FOLDS, number) for number in range(DEALINGS)]
+    corrected, correction = correct_unseen(data, validated.unseen, dealings)
     used, trees = correct_utilization(data, validated.unseen.fold, validated.unseen.utilization)
     model = export(validated.networks, correction, trees)
     parity = check_parity(model, validated.networks, correction, trees, data)
     ranges = training_ranges(data)
     unseen = replace(validated.unseen, utilization=used)
-    scored = _scored(data, unseen, corrected, ranges)
-    by_layers = judge_unseen(data, unseen, corrected, ranges, scored, summary=False)
-    by_summary = judge_unseen(data, unseen, corrected, ranges, scored, summary=True)
-    manifest = _manifest(data, model, _calibrate(scored), ranges, slices(by_layers)) | {
-        "summary_accuracy": [_memory_only(entry) for entry in slices(by_summary)],
+    scored = [_scored(data, one, ranges) for one in corrected]
+    by_layers, by_summary = (
+        [judge_unseen(data, unseen, *pair, ranges, summary=summary) for pair in zip(corrected, scored, strict=True)]
+        for summary in (False, True)
+    )
+    calibration = calibrate(one for dealt in scored for _, one in dealt)
+    manifest = _manifest(data, model, calibration, ranges, _mean_slices(by_layers)) | {
+        "summary_accuracy": [_memory_only(entry) for entry in _mean_slices(by_summary)],
+        # Other predictors are compared on these folds.
+        "first_dealing": {"accuracy": slices(by_layers[0]), "summary_accuracy": slices(by_summary[0])},
+        "evenness": evenness(data.group, by_layers),
         "parity": parity,
         "trees_correct": [Regime(regime).name.lower() for regime in sorted(correction.medians)],
+        "novelty_growth": {Regime(r).name.lower(): known.growth for r, known in sorted(correction.novelty.items())},
         "trees_say_sm_active": [Regime(regime).name.lower() for regime in sorted(trees.models)],
         "network_sm_active_mae": _sm_active_missed(data, validated.unseen.utilization),
         "shape": asdict(shape),
         "schedule": asdict(schedule),
         "networks": len(validated.networks),
+        **kept,
         **fit_recorded(data_dir, progress),
     }
     out.mkdir(parents=True, exist_ok=True)
     (out / MODEL).write_bytes(model)
     (out / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
-    _plot(out, validated, by_layers)
+    _plot(out, validated, by_layers[0])
     return manifest
+
+
+def networks_of_artifact(data: Dataset, artifact: Path) -> tuple[CrossValidated, dict[str, Any]]:
+    """The networks of an artifact, perhaps of another feature version, and what the manifest says about them.
+
+    Facts and tokens must be the same ones. Their values may have changed, and the trees are fitted anew.
+    """
+    manifest = json.loads((artifact / MANIFEST).read_text(encoding="utf-8"))
+    layout = {"facts": len(features.FACTS), "tokens": TOKENS, "token_width": TOKEN_WIDTH}
+    if {name: manifest[name] for name in layout} != layout or manifest["training_data"] != training_data(data):
+        raise InvalidInput(f"{artifact} was trained on other facts or other runs, so its networks cannot be kept")
+    count, shape = int(manifest["networks"]), Shape(**manifest["shape"])
+    networks = import_networks(onnx.load(artifact / MODEL), shape, count).networks
+    kept = {name: manifest[name] for name in ("shape", "schedule")}
+    return reuse(data, networks), kept | {"networks_of": manifest.get("networks_of", manifest["version"])}
+
+
+def _mean_slices(dealt: Sequence[Judged]) -> list[dict[str, Any]]:
+    """Each figure is the mean over the dealings; counts are the same in all of them."""
+    return [_mean(entries) for entries in zip(*(slices(judged) for judged in dealt), strict=True)]
+
+
+def _mean(values: Sequence[Any]) -> Any:
+    first = values[0]
+    if isinstance(first, dict):
+        return {name: _mean([value[name] for value in values]) for name in first}
+    return float(np.mean(values)) if isinstance(first, float) else first
 
 
 def _memory_only(entry: dict[str, Any]) -> dict[str, Any]:
@@ -106,93 +136,9 @@ def _sm_active_missed(data: Dataset, network: NDArray[np.float32]) -> dict[str, 
 
 
 def _plot(out: Path, validated: CrossValidated, judged: Judged) -> None:
-    plots.loss_curves(validated.curves, out / "loss.png")
+    if validated.curves:
+        plots.loss_curves(validated.curves, out / "loss.png")
     plots.predicted_against_measured(judged, out / "predicted.png")
-
-
-def _weights(data: Dataset) -> NDArray[np.float32]:
-    return np.array([_TREE_WEIGHTS.get(str(source), 1.0) for source in data.source], np.float32)
-
-
-@dataclass(frozen=True, slots=True)
-class _Levels:
-    """Every run by its layers, then every run by its summary. Arrays over twice the rows."""
-
-    facts: NDArray[np.float32]
-    regime: NDArray[np.int64]
-    target: NDArray[np.float32]
-    quantiles: NDArray[np.float32]
-    fold: NDArray[np.int64]
-    usable: NDArray[np.bool_]
-    weight: NDArray[np.float32]
-
-    def train_medians(self, rows: NDArray[np.bool_], seed: int) -> Correction:
-        """Adds terse summaries, because trees that rely on optional annotations would fail without them."""
-        terse = rows & (self.regime == Regime.SUMMARY)
-        facts = np.concatenate([self.facts[rows], without_optional(self.facts[terse])])
-        regime, target = (np.concatenate([column[rows], column[terse]]) for column in (self.regime, self.target))
-        weight = np.concatenate([self.weight[rows], _TERSE_WEIGHT * self.weight[terse]])
-        return fit_medians(facts, regime, target, weight, seed)
-
-
-def _levels(data: Dataset, unseen: Unseen) -> _Levels:
-    summaries = np.full(len(data), int(Regime.SUMMARY))
-    return _Levels(
-        facts=np.concatenate([data.facts, data.summary_facts]),
-        regime=np.concatenate([data.regime, summaries]),
-        target=np.concatenate([data.target, data.summary_target]),
-        quantiles=np.concatenate([unseen.quantiles, unseen.summary_quantiles]),
-        fold=np.tile(unseen.fold, 2),
-        usable=np.tile(data.usable, 2),
-        weight=np.tile(_weights(data), 2),
-    )
-
-
-def correct_unseen(data: Dataset, unseen: Unseen) -> Corrected:
-    """Corrects each fold by trees of the other folds. A regime that does not gain from trees gets none."""
-    levels = _levels(data, unseen)
-    corrections = []
-    by_trees = np.zeros(len(levels.fold))
-    for fold in range(FOLDS):
-        training, rows = (levels.fold != fold) & levels.usable, levels.fold == fold
-        correction = levels.train_medians(training, fold)
-        by_trees[rows] = correction.predict(levels.facts[rows], levels.quantiles[rows], levels.regime[rows]).median
-        corrections.append(correction)
-    medians = levels.quantiles[:, MEDIAN] + BLEND * (by_trees - levels.quantiles[:, MEDIAN])
-    keeps = _regimes_that_gain(levels, medians)
-    missed = levels.target - levels.quantiles[:, MEDIAN]
-    shipped = levels.quantiles.copy()
-    for fold, correction in enumerate(corrections):
-        rows = levels.fold == fold
-        _finish(correction, keeps, levels, (levels.fold != fold) & levels.usable, missed, fold)
-        shipped[rows] = correction.correct(levels.facts[rows], levels.quantiles[rows], levels.regime[rows])
-    final = levels.train_medians(levels.usable, FOLDS)
-    _finish(final, keeps, levels, levels.usable, missed, FOLDS)
-    return Corrected(unseen.quantiles, shipped[: len(data)], shipped[len(data) :], final)
-
-
-def _finish(
-    correction: Correction, keeps: set[int], levels: _Levels, rows: NDArray[np.bool_], missed: NDArray[np.float32],
-    seed: int,
-) -> None:  # fmt: skip
-    _keep_only(correction, keeps)
-    stacked = stack_inputs(levels.facts[rows], levels.quantiles[rows])
-    fit_distances(correction, stacked, levels.regime[rows], missed[rows], levels.weight[rows], seed)
-
-
-def _regimes_that_gain(levels: _Levels, medians: NDArray[np.float64]) -> set[int]:
-    gaining = set()
-    for regime in Regime:
-        rows = levels.usable & (levels.regime == regime)
-        before = np.abs(levels.target[rows] - levels.quantiles[rows, MEDIAN])
-        if rows.any() and np.abs(levels.target[rows] - medians[rows]).mean() < before.mean() - _LEAST_GAIN:
-            gaining.add(int(regime))
-    return gaining
-
-
-def _keep_only(correction: Correction, regimes: set[int]) -> None:
-    for regime in set(correction.medians) - regimes:
-        del correction.medians[regime]
 
 
 def training_ranges(data: Dataset) -> Ranges:
@@ -225,15 +171,9 @@ def cell_of(data: Dataset, row: int, regime: Regime) -> Cell:
     return Cell(str(data.product[row]), str(data.family[row]), regime.name.lower())
 
 
-@dataclass(frozen=True, slots=True)
-class _Score:
-    fold: int
-    cell: Cell
-    by_risk: dict[float, float]
-
-
-def _scored(data: Dataset, unseen: Unseen, corrected: Corrected, ranges: Ranges) -> list[_Score]:
-    """Scores of unseen rows, by layers and by summary. An OOM-killed run has the score that its GPU's size implies."""
+def _scored(data: Dataset, corrected: Corrected, ranges: Ranges) -> list[tuple[int, Scored]]:
+    """By fold, the scores of unseen rows, by layers and by summary. An OOM-killed run has the score that its GPU's size
+    implies."""
     scored = []
     for row in np.flatnonzero(~data.suspect):
         regime = Regime(int(data.regime[row]))
@@ -246,28 +186,26 @@ def _scored(data: Dataset, unseen: Unseen, corrected: Corrected, ranges: Ranges)
             if data.censored[row] and excess <= 0:
                 continue  # the forecast was above the GPU's memory, so the OOM does not contradict it
             scores = score(excess, quantiles, novelty(ranges, facts, known))
-            scored.append(_Score(int(unseen.fold[row]), cell_of(data, int(row), known), scores))
+            cell = cell_of(data, int(row), known)
+            scored.append((int(corrected.fold[row]), Scored(cell, scores, str(data.group[row]))))
     return scored
 
 
-def _calibrate(scored: list[_Score], without_fold: int | None = None) -> Calibration:
-    return calibrate((score.cell, score.by_risk) for score in scored if score.fold != without_fold)
-
-
 def judge_unseen(
-    data: Dataset, unseen: Unseen, corrected: Corrected, ranges: Ranges, scored: list[_Score], *, summary: bool
-) -> Judged:
+    data: Dataset, unseen: Unseen, corrected: Corrected, scored: list[tuple[int, Scored]], ranges: Ranges, *,
+    summary: bool,
+) -> Judged:  # fmt: skip
     """Bounds each fold with factors from the other folds; by layers, or by the summary alone."""
     quantiles, facts, prior_mib, network = (
         (corrected.summary, data.summary_facts, data.summary_prior_mib, unseen.summary_quantiles)
         if summary
-        else (corrected.shipped, data.facts, data.prior_mib, corrected.network)
+        else (corrected.shipped, data.facts, data.prior_mib, unseen.quantiles)
     )
     bounds = {risk: np.zeros(len(data)) for risk in REPORTED_RISKS}
     medians = prior_mib * np.exp(quantiles[:, MEDIAN])
     for fold in range(FOLDS):
-        calibration = _calibrate(scored, fold)
-        for row in np.flatnonzero(unseen.fold == fold):
+        calibration = calibrate(one for number, one in scored if number != fold)
+        for row in np.flatnonzero(corrected.fold == fold):
             regime = Regime.SUMMARY if summary else Regime(int(data.regime[row]))
             factors = calibration.factors(cell_of(data, int(row), regime))
             tail, new = spreads(quantiles[row]), novelty(ranges, facts[row], regime)
@@ -323,7 +261,8 @@ def _manifest(
         "token_width": TOKEN_WIDTH,
         "quantiles": list(QUANTILES),
         "training_data": training_data(data),
-        "split": f"{FOLDS} folds of whole groups (architecture, or network), figures on the held-out fold",
+        "split": f"{FOLDS} folds of whole groups (architecture, or network), figures on the held-out fold, mean of "
+        f"{DEALINGS} ways to deal the groups",
         "accuracy": accuracy,
         **calibration_entries(calibration, ranges),
     }

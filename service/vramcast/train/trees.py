@@ -20,6 +20,7 @@ from onnx import helper, numpy_helper
 from vramcast.forecast.features import Regime
 from vramcast.forecast.forecast import MIN_SPREAD
 from vramcast.train.network import MEDIAN, QUANTILES
+from vramcast.train.novelty import Novelty
 
 Floats = NDArray[np.float32]
 ML_DOMAIN = "ai.onnx.ml"
@@ -47,6 +48,9 @@ def median_parameters(regime: Regime, seed: int) -> dict[str, Any]:
     if regime is Regime.TRACED:
         # Random thresholds, because this regime mixes many architectures.
         sizes |= {"n_estimators": 300, "num_leaves": 31, "extra_trees": True}
+    elif regime is Regime.SUMMARY:
+        # A summary has 19 facts: a third of them would be too few for one tree.
+        sizes |= {"colsample_bytree": 0.7}
     return _parameters(seed) | {"objective": "l1"} | sizes
 
 
@@ -72,6 +76,7 @@ class TreeOutput:
     corrected: NDArray[np.bool_]
     median: NDArray[np.float64]  # of log(measured / prior)
     log_distance: NDArray[np.float64]
+    widening: NDArray[np.float64]  # of the logarithm of the spread, by how far the run is from the measured ones
 
 
 @dataclass(slots=True)
@@ -80,11 +85,23 @@ class Correction:
 
     medians: dict[int, Bag] = field(default_factory=dict)
     distances: dict[int, Bag] = field(default_factory=dict)
+    novelty: dict[int, Novelty] = field(default_factory=dict)
 
     def predict(self, facts: Floats, quantiles: Floats, regimes: NDArray[np.int64]) -> TreeOutput:
         corrected = np.isin(regimes, list(self.medians))
         distances = _by_regime(self.distances, stack_inputs(facts, quantiles), regimes)
-        return TreeOutput(corrected, _by_regime(self.medians, facts, regimes), distances)
+        return TreeOutput(corrected, self.medians_of(facts, regimes), distances, self._widening(facts, regimes))
+
+    def medians_of(self, facts: Floats, regimes: NDArray[np.int64]) -> NDArray[np.float64]:
+        return _by_regime(self.medians, facts, regimes)
+
+    def _widening(self, facts: Floats, regimes: NDArray[np.int64]) -> NDArray[np.float64]:
+        widening = np.zeros(len(facts))
+        for regime, novelty in self.novelty.items():
+            rows = regimes == regime
+            if rows.any():
+                widening[rows] = novelty.widening(facts[rows])
+        return widening
 
     def correct(self, facts: Floats, quantiles: Floats, regimes: NDArray[np.int64]) -> Floats:
         return apply(quantiles, self.predict(facts, quantiles, regimes))
@@ -106,7 +123,8 @@ def apply(quantiles: Floats, trees: TreeOutput) -> Floats:
     moved = median + np.where(corrected, BLEND * (trees.median[:, None] - median), 0.0)
     distance = quantiles - median
     own = np.maximum(distance, MIN_SPREAD) ** (1.0 - DISTANCE_BLEND)
-    sharp = np.minimum(own * np.exp(DISTANCE_BLEND * trees.log_distance)[:, None], MOST_DISTANCE)
+    log_sharper = DISTANCE_BLEND * trees.log_distance + trees.widening
+    sharp = np.minimum(own * np.exp(log_sharper)[:, None], MOST_DISTANCE)
     distance = np.where(corrected & np.array(SHARPENED), sharp, distance)
     return (moved + distance).astype(np.float32)
 
@@ -214,14 +232,15 @@ def _tensor(values: NDArray[Any]) -> onnx.TensorProto:
     return numpy_helper.from_array(values)
 
 
-def of_regime(flag: str, regressors: list[onnx.NodeProto]) -> list[onnx.NodeProto]:
-    """Runs the regressors only if some row has the regime's flag, so a forecast pays only for its own regime's trees.
+def of_regime(flag: str, regressors: list[onnx.NodeProto], results: list[str] | None = None) -> list[onnx.NodeProto]:
+    """Runs the nodes only if some row has the regime's flag, so a forecast pays only for its own regime's trees.
 
-    The results keep their names. They are zero if no row has the flag.
+    The results, by default what each node gives, keep their names. They are zero if no row has the flag.
     """
-    results = [node.output[0] for node in regressors]
+    results = [node.output[0] for node in regressors] if results is None else results
     for node in regressors:
-        node.output[0] += "_run"
+        if node.output[0] in results:
+            node.output[0] += "_run"
     run = helper.make_graph(regressors, f"of_{flag}", [], [_column(f"{result}_run") for result in results])
     zeros = [helper.make_node("Identity", [flag], [f"{result}_none"]) for result in results]
     none = helper.make_graph(zeros, f"none_of_{flag}", [], [_column(f"{result}_none") for result in results])
