@@ -26,15 +26,20 @@ class _LossStorages(NamedTuple):
 
     half: int | None  # the logits as the head makes them, if these are not in fp32
     logits: int  # in fp32
-    saved: int  # their log softmax
-    chosen: int  # the gradient of what the labels chose, as large as the logits
-    gradient: int  # of the logits
+    saved: int  # their log softmax; a fused loss keeps the logits themselves
+    chosen: int  # the gradient of what the labels chose, as large as the logits; fused: of the logits, in 16 bits
+    gradient: int  # of the logits; fused: the same
+
+    @property
+    def fused(self) -> bool:
+        return self.saved == self.logits
 
 
 def with_older_loss(tape: Tape, length: int) -> Tape:
     """The tape of a run with the older loss, at so many tokens; unchanged where no logits are found."""
     found = list(_loss_storages(tape))
-    return _rewritten(_without_last_token(tape, found, length), found) if found else tape
+    whole = {one.logits: int(tape.sizes[one.logits]) for one in found}
+    return _rewritten(_without_last_token(tape, found, length), found, whole) if found else tape
 
 
 def _loss_storages(tape: Tape) -> Iterator[_LossStorages]:
@@ -60,26 +65,34 @@ def _storages_of(tape: Tape, head: range, backward: range) -> _LossStorages | No
     sizes = tape.sizes
     largest = int(sizes[head.start : head.stop].max())
     logits = next(number for number in head if sizes[number] == largest)
-    saved = next((n for n in head if n > logits and sizes[n] == largest and tape.roles[n] == Role.SAVED), None)
-    gradients = [number for number in backward if sizes[number] == largest]
-    if saved is None or len(gradients) < 2:  # one of the chosen labels' loss, one of all logits
-        return None
     half = logits - 1 if logits - 1 in head and 2 * sizes[logits - 1] == largest else None
-    return _LossStorages(half, logits, saved, *gradients[:2])
+    saved = next((n for n in head if n > logits and sizes[n] == largest and tape.roles[n] == Role.SAVED), None)
+    if saved is None:
+        narrow = next((number for number in backward if 2 * sizes[number] == largest), None)
+        if half is None or narrow is None or tape.roles[logits] != Role.SAVED:
+            return None
+        return _LossStorages(half, logits, logits, narrow, narrow)
+    gradients = [number for number in backward if sizes[number] == largest]
+    # One of the chosen labels' loss, one of all logits.
+    return _LossStorages(half, logits, saved, *gradients[:2]) if len(gradients) > 1 else None
 
 
 def _without_last_token(tape: Tape, found: list[_LossStorages], length: int) -> Tape:
     """A block that is a little smaller cannot be reused for one that is not: it shows in the reserved memory."""
     sizes = tape.sizes.copy()
     for one in found:
-        sizes[[one.saved, one.chosen, one.gradient]] -= sizes[one.logits] // length
+        shorter = [one.saved] if one.fused else [one.saved, one.chosen, one.gradient]
+        sizes[shorter] -= sizes[one.logits] // length
     return tape.resized(sizes)
 
 
-def _rewritten(tape: Tape, found: list[_LossStorages]) -> Tape:
-    halves = {one.half for one in found}
-    half_of = {one.logits: one.half for one in found if one.half is not None}
-    loss_of = {one.saved: one for one in found}
+def _rewritten(tape: Tape, found: list[_LossStorages], whole_bytes: dict[int, int]) -> Tape:  # noqa: PLR0912 - one walk
+    """`whole_bytes`: of the logits, with their last token."""
+    halves = {one.half: one for one in found}
+    half_of = {one.logits: one.half for one in found if one.half is not None and not one.fused}
+    loss_of = {one.saved: one for one in found if not one.fused}
+    in_place = {one.logits: one for one in found if one.fused}
+    in_place_gradient = {one.gradient: one for one in in_place.values()}
     write, numbers = TapeWriter(), dict[int, int]()
     copies, shifted = dict[int, int](), dict[int, int]()  # of logits; of gradients: the zeros that they go into
     sizes, roles, units = tape.sizes.tolist(), tape.roles.tolist(), tape.units.tolist()
@@ -93,18 +106,30 @@ def _rewritten(tape: Tape, found: list[_LossStorages]) -> Tape:
         if event is None:
             break
         if event >= 0:
+            if event in in_place:
+                copies[event] = write.make(whole_bytes[event], Role.TEMPORARY)
+                write.free(numbers[in_place[event].half or 0])
+            zeros = None
+            if event in in_place_gradient:
+                kept = in_place_gradient[event].logits
+                zeros = write.make(whole_bytes[kept], Role.TEMPORARY)
+                write.free(numbers[kept])
             if event in loss_of:
                 copies[loss_of[event].logits] = write.make(sizes[event], Role.TEMPORARY)
             numbers[event] = write.make(sizes[event], Role(roles[event]), units[event], streams[event])
+            if zeros is not None:
+                write.free(zeros)
             if event in half_of:
                 write.free(numbers[half_of[event]])
         elif ~event in shifted:
             write.free(shifted[~event])
-        elif ~event not in halves:
+        elif ~event in halves and halves[~event].fused:
+            write.free(copies[halves[~event].logits])
+        elif ~event not in halves and ~event not in in_place:
             write.free(numbers[~event])
             if ~event in copies:
                 write.free(copies[~event])
             if (one := loss_of.get(~event)) is not None and one.gradient in numbers:
-                shifted[one.gradient] = write.make(sizes[one.logits], Role.TEMPORARY)
+                shifted[one.gradient] = write.make(whole_bytes[one.logits], Role.TEMPORARY)
                 write.free(numbers[one.gradient])
     return write.tape()

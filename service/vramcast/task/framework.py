@@ -60,4 +60,4 @@ def runs_with(framework: str, library: str) -> bool:
 def is_older(framework: str, library: str, than: tuple[int, ...]) -> bool:
     """Whether the task says a version below this one. False if it says none."""
     said = dict(part.partition("==")[::2] for part in framework.split(",")).get(library)
-    return bool(said) and tuple(int(number) for number in said.split(".")) < than
+    return bool(said) and tuple(int(number) for number in (said or "").split(".")) < than
