@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 from bench.cluster.jobs import HOUR, Job, Measured, Trace, draw_jobs, read_measured, read_trace, with_kinds
 from bench.cluster.policies import Policy, ours, policies
-from bench.cluster.report import BUSY_POLICIES, CHOOSING, VARIED, write_page
+from bench.cluster.report import BUSY_POLICIES, CHOOSING, CURVE_POLICIES, VARIED, write_page
 from bench.cluster.simulate import Simulation, Tally
 
 from vramcast.forecast.forecaster import CachingForecaster
@@ -27,8 +27,7 @@ from vramcast.placement.board import Ranking
 
 # By mix, the work that arrives, over what the GPUs could do with one job each.
 LOADS = {"gavel": 0.8, "lucid": 0.8, "busy": 0.3}
-HARMLESS = (1.0, 1.2, 1.4, 1.6, 1.75, 2.1, 2.5)
-_CHOOSING_SEEDS = 5
+HARMLESS = (1.2, 1.4, 1.6, 1.75, 1.9, 2.1, 2.5)
 _BUSY = 0.9
 # Seeds of the jobs that a policy learns from, which never count.
 _EARLIER = 1000
@@ -101,11 +100,12 @@ def compare(setup: Setup, seeds: int) -> Iterator[Row]:
 
 
 def vary(setup: Setup, seeds: int) -> Iterator[Row]:
-    """The same policy with other slowdowns that count as harmless, also on the jobs that the default is chosen on."""
-    for mix in ("gavel", "lucid"):
-        for seed in (*range(seeds), *range(CHOOSING, CHOOSING + _CHOOSING_SEEDS)):
-            if seed >= CHOOSING:
-                yield simulate(setup, mix, seed, policies()[0])
+    """The same policy with other slowdowns that count as harmless, beside whole GPUs and guesses, on other jobs."""
+    compared = [policy for policy in policies() if policy.name in CURVE_POLICIES]
+    for seed in range(CHOOSING, CHOOSING + seeds):
+        for mix in ("gavel", "lucid"):
+            for policy in compared:
+                yield simulate(setup, mix, seed, policy)
             for harmless in HARMLESS:
                 learned = ours("learned", 0.05, Ranking(harmless_slowdown=harmless))
                 yield simulate(setup, mix, seed, replace(learned, name=VARIED))

