@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -45,13 +45,39 @@ def summary_table() -> str:
 
 def recorded_table() -> str:
     """Networks that the bounds have not seen."""
-    found = (e for e in json.loads(_MANIFEST.read_text())["recorded_accuracy"] if e["unseen"] == "network")
+    return _recorded("network", "source, method, GPUs, lengths", lambda name: name.count("/") == 3)
+
+
+def recorded_sources_table() -> str:
+    """Whole sources that the bounds have not seen."""
+    return _recorded("source", "source", lambda name: "/" not in name)
+
+
+def _recorded(unseen: str, what: str, shown: Callable[[str], bool]) -> str:
+    found = json.loads(_MANIFEST.read_text())["recorded_accuracy"]
     return _table(
-        "| source, method, GPUs, counter | runs | median error | risk 0.05: covers, over | risk 0.01: covers, over |",
+        f"| {what} | counter | runs | median error | risk 0.05: covers, over | risk 0.01: covers, over |",
         (
-            [e["slice"].replace("/", ", "), str(e["rows"]), _percent(e["median_error"]), _bound(e, "0.05"),
-             _bound(e, "0.01")]
-            for e in found
+            [e["slice"].replace("/", ", "), counter, str(f["rows"]), _percent(f["median_error"]), _bound(f, "0.05"),
+             _bound(f, "0.01")]
+            for e in found if e["unseen"] == unseen and shown(e["slice"])
+            for counter, f in e.get("counters", {}).items()
+        ),
+    )  # fmt: skip
+
+
+def recorded_intervals_table() -> str:
+    """Image networks that the bounds have not seen, of which only the largest batch that ran is known."""
+    found = json.loads(_MANIFEST.read_text())["recorded_accuracy"]
+    return _table(
+        "| source | networks | median between both batches | allowed at 0.05, of the largest batch that ran "
+        "| failing batches kept off at 0.05, at 0.01 |",
+        (
+            [e["slice"], str(e["interval_rows"]), _percent(e["interval_inside"]),
+             f"{e['interval_batch_allowed']['0.05']:.2f}",
+             ", ".join(_percent(e["interval_oom_foreseen"][risk]) for risk in ("0.05", "0.01"))]
+            for e in found if e["unseen"] == "network" and "interval_rows" in e and "/" not in e["slice"]
+            and e["slice"] != "all"
         ),
     )  # fmt: skip
 

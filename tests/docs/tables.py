@@ -11,7 +11,13 @@ from typing import Any
 import yaml
 
 from tests.chart.settings_schema import SCHEMA, values_schema
-from tests.docs.accuracy import accuracy_table, recorded_table, summary_table
+from tests.docs.accuracy import (
+    accuracy_table,
+    recorded_intervals_table,
+    recorded_sources_table,
+    recorded_table,
+    summary_table,
+)
 from tests.docs.pages import REPOSITORY
 from tests.docs.remedies import reasons_table
 from tests.docs.step_time import coverage_table, gpus_table, networks_table
@@ -162,6 +168,8 @@ _TABLES = {
     "accuracy": accuracy_table,
     "summary-accuracy": summary_table,
     "recorded-accuracy": recorded_table,
+    "recorded-sources": recorded_sources_table,
+    "recorded-intervals": recorded_intervals_table,
     "reasons": reasons_table,
     "step-networks": networks_table,
     "step-gpus": gpus_table,

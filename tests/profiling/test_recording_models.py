@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from vramcast.forecast.catalog import builtin_catalog
 from vramcast.forecast.recordings import read_recordings
 from vramcast.forecast.sizes import Point, Variable
-from vramcast.forecast.variants import FREQUENT_VARIANTS, LANGUAGE_VARIANTS, PLAIN_VARIANTS
+from vramcast.forecast.variants import DENOISER_VARIANTS, FREQUENT_VARIANTS, LANGUAGE_VARIANTS, PLAIN_VARIANTS
 from vramcast.profile.inputs import Inputs
 from vramcast.profile.networks.gated import gated
 from vramcast.profile.networks.huggingface import Published, text_source
@@ -119,6 +119,12 @@ def test_other_networks_are_recorded_in_the_plain_settings() -> None:
     jobs = jobs_of([seq2seq("t5-rare"), seq2seq("t5-base")])
     of = {name: [job.variant for job in jobs if job.source.name == name] for name in ("hf/t5-base", "hf/t5-rare")}
     assert of == {"hf/t5-base": list(PLAIN_VARIANTS), "hf/t5-rare": list(PLAIN_VARIANTS)}
+
+
+def test_denoisers_are_recorded_as_people_fine_tune_them() -> None:
+    any_network = text_source("t5-base", Published("T5", {"num_layers": 6}), "ForConditionalGeneration", (64, 256))
+    denoiser = replace(any_network, name="diffusers/any")
+    assert [job.variant for job in jobs_of([denoiser])] == list(DENOISER_VARIANTS)
 
 
 def test_eager_attention_is_recorded_only_of_networks_that_can_have_it() -> None:

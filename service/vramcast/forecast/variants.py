@@ -61,6 +61,9 @@ _RARE: dict[str, Mapping[str, str]] = {
 # Of networks other than language models.
 _EAGER_AMP = "amp full eager"
 PLAIN_VARIANTS = ("amp full", "16-bit full", "fp32 full", _EAGER_AMP)
+# Of denoisers, which people fine-tune.
+DENOISER_VARIANTS = (*PLAIN_VARIANTS[:3], "16-bit attention lora checkpointed", "16-bit full checkpointed",
+                     "16-bit attention lora")  # fmt: skip
 FREQUENT_VARIANTS = tuple(_FREQUENT)
 LANGUAGE_VARIANTS = (*_FREQUENT, *_RARE)
 VARIANTS = {**_FREQUENT, **_RARE, _EAGER_AMP: {**_AMP, "attention": "eager"}}

@@ -27,7 +27,13 @@ from vramcast.forecast.recordings import key_of, read_recordings, write_recordin
 from vramcast.forecast.sizes import Point, Variable
 from vramcast.forecast.storage import pack, unpack
 from vramcast.forecast.tape import Tape
-from vramcast.forecast.variants import FREQUENT_VARIANTS, LANGUAGE_VARIANTS, PLAIN_VARIANTS, VARIANTS
+from vramcast.forecast.variants import (
+    DENOISER_VARIANTS,
+    FREQUENT_VARIANTS,
+    LANGUAGE_VARIANTS,
+    PLAIN_VARIANTS,
+    VARIANTS,
+)
 from vramcast.profile.inputs import Inputs
 from vramcast.profile.popular import POPULAR, family_place
 from vramcast.profile.profiling import quiet
@@ -97,14 +103,18 @@ def jobs_of(sources: Iterable[ModelSource]) -> list[Job]:
             continue
         first = order.get(source.name, len(order))
         texts = LANGUAGE_VARIANTS if source.name in order else FREQUENT_VARIANTS
-        variants = texts if source.depth is not None else PLAIN_VARIANTS
+        variants = texts if source.depth is not None else _other_variants(source)
         jobs += [(first + _MODELS_A_VARIANT * at, Job(source, variant)) for at, variant in enumerate(variants)]
     for place, source in enumerate(sorted(others, key=lambda source: family_place(source.name))):
         jobs += [
             (_OTHERS_FROM + place / _OTHERS_A_PLACE + later * len(order), Job(source, variant))
-            for later, variant in enumerate(PLAIN_VARIANTS)
+            for later, variant in enumerate(_other_variants(source))
         ]
     return [job for _, job in sorted(jobs, key=lambda pair: pair[0])]
+
+
+def _other_variants(source: ModelSource) -> tuple[str, ...]:
+    return DENOISER_VARIANTS if source.name.startswith("diffusers/") else PLAIN_VARIANTS
 
 
 def record_models(out: Path, jobs: Sequence[Job], work: Iterable[Job], say: Say, *, again: bool = False) -> Made:

@@ -24,7 +24,7 @@ from scipy import stats
 
 from vramcast.errors import InvalidTask
 from vramcast.forecast.counters import Counter
-from vramcast.forecast.forecast import MIN_SCORES, RISKS, Factors, Source, conformal_quantile
+from vramcast.forecast.forecast import MIN_SCORES, RISKS, Factors, Forecast, Source, conformal_quantile
 from vramcast.forecast.forecaster import PhysicsForecaster
 from vramcast.forecast.lengths import at_longest
 from vramcast.forecast.named import KnownSteps, steps_of
@@ -42,16 +42,24 @@ from vramcast.train.runs.reader import MeasuredRun, RunEnding, read_runs
 _SHIFT_WEIGHT = 4.0
 _SPREAD_WEIGHT = 2.0
 # Before any run, as two networks of the widest cell: recordings are unbiased, tensors closer than what is reserved for
-# them (docs/benchmarks/recordings.md).
-_FIRST_SPREADS = {Figure.TENSORS: 0.04, Figure.DEVICE: 0.08}
+# them (docs/benchmarks/recordings.md), and nobody knows the longest batch to the token.
+_FIRST_SPREADS = {
+    "tensors/fixed": 0.04, "device/fixed": 0.08, "tensors/varying": 0.08, "device/varying": 0.2, "tensors/images": 0.1,
+    "device/images": 0.2,
+}  # fmt: skip
 # What another source adds: its counters, versions and loop.
-_SOURCE_SPREADS = {Figure.TENSORS: 0.03, Figure.DEVICE: 0.05}
+_SOURCE_SPREADS = {Figure.TENSORS: 0.05, Figure.DEVICE: 0.08}
+# A network that is further off counts as if it were as far: something else was wrong with it, and it would widen the
+# bounds of all others.
+_FURTHEST = 0.25
 # A smaller run misses by what does not shrink with it, and has half a GiB of margin for that anyway.
 _LEAST_GIB = 4.0
 # A cell of fewer networks is left to the next wider one.
 _NETWORKS = 2
 # Degrees of freedom that the wider cells lend.
-_LENT = 1
+_LENT = 3
+# Runs of a sweep over sizes that count.
+_SWEEP = 12
 # Where a run fills its GPU, the allocator gives cached memory back: what it reserved says little about what it would
 # have reserved.
 _FULL = 0.92
@@ -74,8 +82,9 @@ class Miss:
 
 def fit_recorded(data: Path, progress: Progress) -> dict[str, Any]:
     """The manifest's entries: the cells, and their accuracy on networks and sources that they have not seen."""
-    found = misses([run for run in read_runs(data).runs if _trains(run)], progress)
+    found = misses(_thinned([run for run in read_runs(data).runs if _trains(run)]), progress)
     runs = list({id(miss.run): miss.run for miss in found}.values())
+    language = [run for run in runs if run.task.sequence_length is not None]
 
     def fit_others(left_out: Groups) -> RecordedCalibration:
         return fit(miss for miss in found if not left_out(miss.run))
@@ -84,7 +93,7 @@ def fit_recorded(data: Path, progress: Progress) -> dict[str, Any]:
         "recorded": {name: _entry(cell) for name, cell in sorted(fit(found).cells.items())},
         "recorded_accuracy": [
             *accuracy(runs, "network", lambda run: run.network, fit_others, progress),
-            *accuracy(runs, "source", lambda run: run.source, fit_others, progress),
+            *accuracy(language, "source", lambda run: run.source, fit_others, progress),
         ],
     }
 
@@ -93,8 +102,21 @@ def _trains(run: MeasuredRun) -> bool:
     if run.evaluate_only:
         return False
     if run.ending is RunEnding.INTERVAL:
-        return True
+        return run.fail_batch < 2 * run.task.batch_size  # twice the batch says little about what one takes
     return run.ending is RunEnding.MEASURED and max(run.gib.values()) >= _LEAST_GIB
+
+
+def _thinned(runs: Sequence[MeasuredRun]) -> list[MeasuredRun]:
+    """Of a dense sweep over sizes, some from the smallest to the largest: neighbours say the same."""
+    sweeps: dict[object, list[MeasuredRun]] = defaultdict(list)
+    for run in runs:
+        key = replace(run.task, batch_size=1, sequence_length=None, input_size=None)
+        sweeps[run.source, run.network, key, run.ending].append(run)
+    kept: list[MeasuredRun] = []
+    for sweep in sweeps.values():
+        sweep.sort(key=lambda run: run.task.batch_size * (run.task.sequence_length or 1))
+        kept += sweep[:: max(1, len(sweep) // _SWEEP)]
+    return kept
 
 
 def misses(runs: Sequence[MeasuredRun], progress: Progress) -> list[Miss]:
@@ -115,8 +137,7 @@ def _misses(run: MeasuredRun, forecaster: PhysicsForecaster) -> Iterable[Miss]:
             return
         if run.ending is RunEnding.INTERVAL:
             failing = forecaster.forecast(replace(run.task, share=True, batch_size=run.fail_batch), run.product)
-            middle = math.log(room_bytes / said.median_bytes) + math.log(room_bytes / failing.median_bytes)
-            yield Miss(run, kind, Figure.DEVICE, Counter.DEVICE, middle / 2)
+            yield from _between(run, kind, (said, failing), room_bytes)
             return
     except InvalidTask:
         return
@@ -125,6 +146,15 @@ def _misses(run: MeasuredRun, forecaster: PhysicsForecaster) -> Iterable[Miss]:
         median_bytes = said.counted(counter).median_bytes
         if figure is Figure.TENSORS or max(gib * GIB, median_bytes) < _FULL * room_bytes:
             yield Miss(run, kind, figure, counter, math.log(gib * GIB / median_bytes))
+
+
+def _between(run: MeasuredRun, kind: RunKind, both: tuple[Forecast, Forecast], room_bytes: float) -> Iterable[Miss]:
+    """A batch ran and the next did not: whatever the figure, it passed the room somewhere between them."""
+    for figure, counter in ((Figure.DEVICE, Counter.DEVICE), (Figure.TENSORS, Counter.ALLOCATED)):
+        rooms = [room_bytes - (said.context_bytes if figure is Figure.TENSORS else 0) for said in both]
+        sizes = [said.counted(counter).median_bytes for said in both]
+        middle = sum(math.log(room / size) for room, size in zip(rooms, sizes, strict=True)) / 2
+        yield Miss(run, kind, figure, counter, middle)
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,8 +181,7 @@ def fit(found: Iterable[Miss]) -> RecordedCalibration:
     spreads: dict[str, _Spread] = {}
     for cell in sorted(gathered, key=lambda name: name.count("/")):
         above = wider[cell]
-        first = _Spread(0.0, _FIRST_SPREADS[_figure(cell)])
-        spreads[cell] = _spread(gathered[cell], first if above is None else spreads[above])
+        spreads[cell] = _spread(gathered[cell], _Spread(0.0, _FIRST_SPREADS[cell]) if above is None else spreads[above])
     return RecordedCalibration({
         cell: _by_rank(gathered[cell]) if spread.networks >= MIN_SCORES else _by_student(spread, _figure(cell))
         for cell, spread in spreads.items()
@@ -166,9 +195,9 @@ def _figure(cell: str) -> Figure:
 
 def _spread(by_group: _ByGroup, above: _Spread) -> _Spread:
     count = len(by_group)
-    middles = [float(np.median(ratios)) for ratios in by_group.values()]
-    shift = (sum(middles) + _SHIFT_WEIGHT * above.shift) / (count + _SHIFT_WEIGHT)
-    squares = sum(float(np.mean((np.array(ratios) - shift) ** 2)) for ratios in by_group.values())
+    middles = np.array([float(np.median(ratios)) for ratios in by_group.values()])
+    shift = (float(middles.clip(-_FURTHEST, _FURTHEST).sum()) + _SHIFT_WEIGHT * above.shift) / (count + _SHIFT_WEIGHT)
+    squares = sum(min(_FURTHEST**2, float(np.mean((np.array(ratios) - shift) ** 2))) for ratios in by_group.values())
     spread = math.sqrt((squares + _SPREAD_WEIGHT * above.spread**2) / (count + _SPREAD_WEIGHT))
     networks, sources = ({group[at] for group in by_group} for at in (1, 0))
     return _Spread(shift, spread, len(networks), len(sources), sum(map(len, by_group.values())))
