@@ -56,7 +56,7 @@ def test_one_network_hardly_shifts_the_bound_and_many_do() -> None:
 def test_more_networks_that_agree_tighten_the_bound() -> None:
     margins = [fit(misses({f"n{at}": [0.0] for at in range(count)})).cells[CELL].beyond(0.05) for count in (1, 4, 16)]
     assert margins == sorted(margins, reverse=True)
-    assert margins[-1] < 0.5 * margins[0]
+    assert margins[-1] < 0.75 * margins[0]  # what sources differ by stays
 
 
 def test_less_risk_has_a_wider_bound() -> None:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 from vramcast.errors import InvalidTask
 from vramcast.forecast.catalog import Line, builtin_catalog
@@ -92,7 +93,7 @@ def read_runs(data: Path) -> Runs:
     return found
 
 
-def _read(source: str, rows: Iterable[Mapping[str | None, str | None]], found: Runs) -> None:
+def _read(source: str, rows: Iterable[Mapping[Any, Any]], found: Runs) -> None:
     read: list[MeasuredRun] = []
     for cells in rows:
         found.rows[source] += 1
