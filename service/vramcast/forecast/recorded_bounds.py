@@ -130,7 +130,8 @@ class Bounds:
         """What the recorded tensors must fit into, so that the true ones fit into the room at this risk."""
         if self.tensors is None:
             return round(room_bytes / (1.0 + _OF_TENSORS * _scale(risk) * self.doubt))
-        return round(room_bytes / min(math.exp(self.tensors.beyond(risk)), bound_factor(risk)))
+        # What is reserved is doubted by so much; the tensors in it are never further off.
+        return round(room_bytes / min(math.exp(self.tensors.beyond(risk)), 1.0 + _scale(risk) * self.doubt))
 
 
 @dataclass(frozen=True, slots=True)
