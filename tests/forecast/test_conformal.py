@@ -14,7 +14,7 @@ from vramcast.forecast.forecast import (
     RISKS,
     Cell,
     Factors,
-    Scored,
+    ScoredRun,
     Spreads,
     bound,
     calibrate,
@@ -37,21 +37,21 @@ def test_new_runs_exceed_the_quantile_with_probability_risk(risk: float) -> None
 
 
 def test_too_few_scores_fall_back_to_the_wider_cell() -> None:
-    many = [Scored(CELL, dict.fromkeys(RISKS, 1.0), "resnet")] * MIN_SCORES
-    few = [Scored(Cell("T4", "cnn", "traced"), dict.fromkeys(RISKS, 9.0), "vgg")] * 3
+    many = [ScoredRun(CELL, dict.fromkeys(RISKS, 1.0), "resnet")] * MIN_SCORES
+    few = [ScoredRun(Cell("T4", "cnn", "traced"), dict.fromkeys(RISKS, 9.0), "vgg")] * 3
     calibration = calibrate([*many, *few])
     assert calibration.factors(Cell("T4", "cnn", "traced")).scores == MIN_SCORES + 3
     assert calibration.factors(Cell("L4", "rnn", "nothing")).scores == MIN_SCORES + 3
     assert calibration.factors(CELL).scores == MIN_SCORES
 
 
-def _group_scores(seed: int, groups: int) -> list[Scored]:
+def _group_scores(seed: int, groups: int) -> list[ScoredRun]:
     """Runs of a group are off by as much together: one in ten groups by four spreads, but large groups by little."""
     rng = random.Random(seed)
     scored = []
     for group in range(groups):
         off, runs = (4.0, 10) if group % 10 == 0 else (0.0, 60)
-        scored += [Scored(CELL, dict.fromkeys(RISKS, off + rng.gauss(0, 1)), str(group)) for _ in range(runs)]
+        scored += [ScoredRun(CELL, dict.fromkeys(RISKS, off + rng.gauss(0, 1)), str(group)) for _ in range(runs)]
     return scored
 
 

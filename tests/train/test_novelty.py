@@ -11,7 +11,7 @@ from onnx import helper
 
 from vramcast.forecast.features import FACTS, Regime
 from vramcast.train.export import ML_OPSET
-from vramcast.train.novelty import LeftOut, Novelty, learned, measured_space, novelty_nodes
+from vramcast.train.novelty import HeldOutRuns, Novelty, learned, measured_space, novelty_nodes
 from vramcast.train.trees import ML_DOMAIN
 
 ROWS = 400
@@ -27,12 +27,12 @@ def space() -> Novelty:
     return found
 
 
-def _left_out(space: Novelty, growth: float) -> LeftOut:
+def _left_out(space: Novelty, growth: float) -> HeldOutRuns:
     rng = np.random.default_rng(1)
     distance = rng.uniform(0.0, 2.0, 4000)
     excess = 0.02 * np.exp(growth * distance) * rng.normal(size=4000)
     group = np.array([f"group{number % 40}" for number in range(4000)])
-    return LeftOut(distance, excess, np.full(4000, 0.02), group)
+    return HeldOutRuns(distance, excess, np.full(4000, 0.02), group)
 
 
 def test_what_was_measured_is_near_and_what_is_unlike_it_is_far(space: Novelty) -> None:

@@ -217,7 +217,7 @@ def bound(median_bytes: float, spreads: Spreads, factors: Factors, risk: float, 
 
 
 @dataclass(frozen=True, slots=True)
-class Scored:
+class ScoredRun:
     """A run that was not trained on: by how many spreads it exceeded its median, at each risk's spread."""
 
     cell: Cell
@@ -225,8 +225,8 @@ class Scored:
     group: str  # architecture: runs of one err alike
 
 
-def calibrate(scored: Iterable[Scored]) -> Calibration:
-    gathered: dict[str, list[Scored]] = {}
+def calibrate(scored: Iterable[ScoredRun]) -> Calibration:
+    gathered: dict[str, list[ScoredRun]] = {}
     for one in scored:
         for key in one.cell.widening():
             gathered.setdefault(key, []).append(one)
@@ -238,7 +238,7 @@ def calibrate(scored: Iterable[Scored]) -> Calibration:
     })  # fmt: skip
 
 
-def _factor(scored: Sequence[Scored], risk: float) -> float:
+def _factor(scored: Sequence[ScoredRun], risk: float) -> float:
     """Covers runs on the whole at this risk, and most groups on their own at a few times the risk."""
     own = [
         conformal_quantile(scores, min(0.5, max(_GROUP_RISKS * risk, _LEAST_GROUP_RISK)))
@@ -249,7 +249,7 @@ def _factor(scored: Sequence[Scored], risk: float) -> float:
     return max(runs, conformal_quantile(own, _GROUPS_MISSED)) if len(own) >= _MIN_GROUPS else runs
 
 
-def _by_group(scored: Sequence[Scored], risk: float) -> dict[str, list[float]]:
+def _by_group(scored: Sequence[ScoredRun], risk: float) -> dict[str, list[float]]:
     groups: dict[str, list[float]] = {}
     for one in scored:
         groups.setdefault(one.group, []).append(one.by_risk[risk])

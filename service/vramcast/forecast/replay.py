@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from vramcast.forecast.allocator import GRAIN
 from vramcast.forecast.description import CONVOLUTIONS, Description, Op, OpKind
 from vramcast.forecast.peaks import MOST_BYTES, replayed
-from vramcast.forecast.tape import Tape, unchecked_tape
+from vramcast.forecast.tape import tape_of_tensors
 from vramcast.task.quantity import MIB
 
 _FLOAT_BYTES = 4
@@ -103,27 +103,10 @@ class Program:
         if not workspaces.forward:
             sizes[self.forward] = 0
         wanted = ~temporary | (sizes > 0)
-        tape = _tape(sizes[wanted], self.tensors[wanted])
+        tape = tape_of_tensors(sizes[wanted], self.tensors[wanted])
         # No device has as much; but a batch may be any number.
         active, _, reserved, *_ = replayed(tape, compiled=sizes.sum(dtype=np.float64) <= MOST_BYTES)
         return Replay(GRAIN * reserved, GRAIN * active)
-
-
-def _tape(sizes: Events, tensors: Events) -> Tape:
-    """Storages are numbered in the order in which they are made. A workspace is freed at once."""
-    made = tensors >= 0
-    numbers = np.cumsum(made) - 1
-    by_tensor = np.zeros(int(tensors.max(initial=0)) + 1, np.int64)
-    by_tensor[tensors[made]] = numbers[made]
-    events = np.where(made, numbers, ~by_tensor[np.maximum(-tensors, 0)])
-    times = np.where(tensors == 0, 2, 1)
-    twice = np.repeat(events, times)
-    twice[(np.cumsum(times) - 1)[tensors == 0]] = ~events[tensors == 0]
-    count = int(made.sum())
-    return unchecked_tape(
-        sizes[made], np.zeros(count, np.uint8), np.zeros(count, np.int16), twice.astype(np.int32), (),
-        np.zeros(0, np.uint8),
-    )  # fmt: skip
 
 
 class _Plan:

@@ -130,3 +130,23 @@ def _check_marks(marks: tuple[Mark, ...], events: int) -> None:
         if not before <= mark.event <= events:
             raise InvalidInput(f"the {mark.moment.name} mark before event {mark.event} is out of order")
         before = mark.event
+
+
+def tape_of_tensors(sizes: NDArray[np.int64], tensors: NDArray[np.int64]) -> Tape:
+    """A positive tensor is made, a negative one freed; 0 is a workspace, which is freed at once.
+
+    Storages are numbered in the order in which they are made.
+    """
+    made = tensors >= 0
+    numbers = np.cumsum(made) - 1
+    by_tensor = np.zeros(int(tensors.max(initial=0)) + 1, np.int64)
+    by_tensor[tensors[made]] = numbers[made]
+    events = np.where(made, numbers, ~by_tensor[np.maximum(-tensors, 0)])
+    times = np.where(tensors == 0, 2, 1)
+    twice = np.repeat(events, times)
+    twice[(np.cumsum(times) - 1)[tensors == 0]] = ~events[tensors == 0]
+    count = int(made.sum())
+    return unchecked_tape(
+        sizes[made], np.zeros(count, np.uint8), np.zeros(count, np.int16), twice.astype(np.int32), (),
+        np.zeros(0, np.uint8),
+    )  # fmt: skip

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from vramcast.errors import InvalidInput
 from vramcast.forecast.features import Regime
-from vramcast.forecast.forecast import MIN_SCORES, Calibration, Scored, bound, calibrate
+from vramcast.forecast.forecast import MIN_SCORES, Calibration, ScoredRun, bound, calibrate
 from vramcast.forecast.model import MANIFEST, MODEL, Artifact, Ranges, load_artifact, novelty
 from vramcast.train.crossval import FOLDS
 from vramcast.train.dataset import Dataset, assign_folds, build
@@ -248,7 +248,7 @@ def _widened(ranges: Ranges, levels: Levels) -> Ranges:
     return Ranges(low, high, np.maximum(high - low, 1e-2))
 
 
-Scores = list[tuple[int, Scored]]
+Scores = list[tuple[int, ScoredRun]]
 
 
 def _scored(data: Dataset, levels: Levels, quantiles: Floats, ranges: Ranges) -> Scores:
@@ -260,7 +260,7 @@ def _scored(data: Dataset, levels: Levels, quantiles: Floats, ranges: Ranges) ->
         if levels.censored[index] and excess <= 0:
             continue  # the forecast was above the GPU's memory, so the OOM does not contradict it
         scores = score(excess, quantiles[index], novelty(ranges, levels.facts[index], regime))
-        scored.append((row, Scored(cell_of(data, row, regime), scores, str(data.group[row]))))
+        scored.append((row, ScoredRun(cell_of(data, row, regime), scores, str(data.group[row]))))
     return scored
 
 

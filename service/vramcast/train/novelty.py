@@ -70,7 +70,7 @@ def measured_space(facts: Floats, bag: Sequence[lightgbm.LGBMRegressor]) -> Nove
 
 
 @dataclass(frozen=True, slots=True)
-class LeftOut:
+class HeldOutRuns:
     """Runs of networks that were left out, in one regime: how far away they were, and how they came out."""
 
     distance: NDArray[np.float64]
@@ -79,7 +79,7 @@ class LeftOut:
     group: NDArray[np.str_]
 
 
-def learned(space: Novelty, left_out: LeftOut) -> Novelty:
+def learned(space: Novelty, left_out: HeldOutRuns) -> Novelty:
     """With the growth that bounds left-out runs with the least loss. Every group counts by the root of its size."""
     usual = float(np.median(left_out.distance))
     weight = group_weights(left_out.group)

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from vramcast.errors import InvalidInput
 from vramcast.forecast import features
 from vramcast.forecast.features import TOKEN_WIDTH, TOKENS, Regime
-from vramcast.forecast.forecast import RISKS, Calibration, Cell, Scored, Spreads, bound, calibrate
+from vramcast.forecast.forecast import RISKS, Calibration, Cell, ScoredRun, Spreads, bound, calibrate
 from vramcast.forecast.model import FORMAT, MANIFEST, MODEL, Ranges, novelty
 from vramcast.train import plots
 from vramcast.train.crossval import FOLDS, CrossValidated, Unseen, cross_validate, load_dataset, reuse
@@ -171,7 +171,7 @@ def cell_of(data: Dataset, row: int, regime: Regime) -> Cell:
     return Cell(str(data.product[row]), str(data.family[row]), regime.name.lower())
 
 
-def _scored(data: Dataset, corrected: Corrected, ranges: Ranges) -> list[tuple[int, Scored]]:
+def _scored(data: Dataset, corrected: Corrected, ranges: Ranges) -> list[tuple[int, ScoredRun]]:
     """By fold, the scores of unseen rows, by layers and by summary. An OOM-killed run has the score that its GPU's size
     implies."""
     scored = []
@@ -187,12 +187,12 @@ def _scored(data: Dataset, corrected: Corrected, ranges: Ranges) -> list[tuple[i
                 continue  # the forecast was above the GPU's memory, so the OOM does not contradict it
             scores = score(excess, quantiles, novelty(ranges, facts, known))
             cell = cell_of(data, int(row), known)
-            scored.append((int(corrected.fold[row]), Scored(cell, scores, str(data.group[row]))))
+            scored.append((int(corrected.fold[row]), ScoredRun(cell, scores, str(data.group[row]))))
     return scored
 
 
 def judge_unseen(
-    data: Dataset, unseen: Unseen, corrected: Corrected, scored: list[tuple[int, Scored]], ranges: Ranges, *,
+    data: Dataset, unseen: Unseen, corrected: Corrected, scored: list[tuple[int, ScoredRun]], ranges: Ranges, *,
     summary: bool,
 ) -> Judged:  # fmt: skip
     """Bounds each fold with factors from the other folds; by layers, or by the summary alone."""

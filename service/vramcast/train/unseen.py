@@ -16,7 +16,7 @@ from vramcast.forecast.features import Regime, without_optional
 from vramcast.train.crossval import FOLDS, Unseen
 from vramcast.train.dataset import Dataset
 from vramcast.train.network import MEDIAN, QUANTILES
-from vramcast.train.novelty import LeftOut, Novelty, learned, measured_space
+from vramcast.train.novelty import HeldOutRuns, Novelty, learned, measured_space
 from vramcast.train.trees import BLEND, Correction, TreeOutput, apply, fit_distances, fit_medians, stack_inputs
 
 # Keep sources with few rows from being drowned out in a regime that they share.
@@ -113,7 +113,7 @@ class _Dealt:
         self.medians = network + BLEND * (by_trees - network)
         self._shipped = levels.quantiles.copy()
 
-    def finish(self, keeps: set[int]) -> dict[int, LeftOut]:
+    def finish(self, keeps: set[int]) -> dict[int, HeldOutRuns]:
         """Adds the trees of spreads, then what is learned about novelty from the other folds."""
         levels, far = self._levels, np.full(len(self._fold), np.nan)
         outputs: list[TreeOutput] = []
@@ -138,7 +138,7 @@ class _Dealt:
             self._shipped[rows] = apply(levels.quantiles[rows], replace(output, widening=widening))
         return everything
 
-    def _left_out(self, far: NDArray[np.float64], rows: NDArray[np.bool_]) -> dict[int, LeftOut]:
+    def _left_out(self, far: NDArray[np.float64], rows: NDArray[np.bool_]) -> dict[int, HeldOutRuns]:
         levels, shipped, found = self._levels, self._shipped, {}
         for regime in Regime:
             own = rows & levels.usable & (levels.regime == regime) & ~np.isnan(far)
@@ -146,7 +146,7 @@ class _Dealt:
                 median = shipped[own, MEDIAN]
                 spread = np.maximum(shipped[own, _SPREAD] - median, _LEAST_SPREAD).astype(np.float64)
                 excess = (levels.target[own] - median).astype(np.float64)
-                found[int(regime)] = LeftOut(far[own], excess, spread, levels.group[own])
+                found[int(regime)] = HeldOutRuns(far[own], excess, spread, levels.group[own])
         return found
 
     def corrected(self, rows: int) -> Corrected:
@@ -162,8 +162,8 @@ def _spaces(correction: Correction, levels: _Levels, rows: NDArray[np.bool_]) ->
     return {regime: space for regime, space in made.items() if space is not None}
 
 
-def _joined(parts: Sequence[LeftOut]) -> LeftOut:
-    return LeftOut(
+def _joined(parts: Sequence[HeldOutRuns]) -> HeldOutRuns:
+    return HeldOutRuns(
         np.concatenate([part.distance for part in parts]),
         np.concatenate([part.excess for part in parts]),
         np.concatenate([part.spread for part in parts]),

@@ -195,7 +195,7 @@ def sharding(parallelism: str, gpus: str, optimizer_text: str) -> Sharding:
 
 
 @dataclass(frozen=True, slots=True)
-class Length:
+class TokenCount:
     tokens: int
     varies: bool
 
@@ -203,12 +203,12 @@ class Length:
 _NUMBER = re.compile(r"[0-9]+")
 
 
-def length(text: str) -> Length | None:
+def length(text: str) -> TokenCount | None:
     """None: not stated. The mean, or the cap, where samples differ."""
     number = _NUMBER.search(text.replace(",", ""))
     if number is None:
         return None
-    return Length(int(number[0]), text.startswith("~") or any(word in text for word in ("cap", "max", "mean")))
+    return TokenCount(int(number[0]), text.startswith("~") or any(word in text for word in ("cap", "max", "mean")))
 
 
 def sides(text: str) -> tuple[int, ...] | None:
