@@ -63,8 +63,8 @@ def test_a_killed_service_resumes_where_it_stopped_and_counts_no_run_twice(begin
     world = begin(NODES)
     world.exporter.profiled.add("a")
     fresh = ask(world)
-    # The runs take one and a half times the forecast, so there is something to learn.
-    need_mib = round(fresh["median_bytes"] * 1.5) >> 20
+    # The runs take a tenth more than the bound, so there is something to learn.
+    need_mib = round(fresh["bound_bytes"] * 1.1) >> 20
     # Pods that share a GPU have no utilization of their own, so these follow each other.
     for run in runs("alone", [need_mib - 20, need_mib - 10]):
         world.run_to_the_end([run])
