@@ -32,7 +32,7 @@ CASES: dict[str, dict[str, str]] = {
     "LoRA, checkpointing": {**_LLAMA, **_CHECKPOINTED, "lora-rank": "16"},
     "LoRA": {**_LLAMA, "lora-rank": "16"},
     "nf4, LoRA, checkpointing": {
-        **_LLAMA, **_CHECKPOINTED, "lora-rank": "16", "quantization": "nf4", "upcast": "false",
+        **_LLAMA, **_CHECKPOINTED, "lora-rank": "16", "quantization": "nf4",
     },
     "full, checkpointing": {**_LLAMA, **_CHECKPOINTED},
     "full, checkpointing, ZeRO-3 on 8 GPUs": {
