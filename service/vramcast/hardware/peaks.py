@@ -3,10 +3,11 @@
 Dense TFLOPS at boost clock. Tensor cores add up in fp32, as PyTorch's kernels do: GeForce cards run that at half rate.
 `None`: the product has no tensor cores for the format, and PyTorch computes in fp32.
 
-The figures are meant to be NVIDIA's. About fifteen products were compared with published ones: the datasheets of the data center and workstation cards (those with sparsity halved, those of
-cards with several GPUs divided), and the appendices of the whitepapers on GA102, Ada and GB202. The others were not compared. A10G is Amazon's
-variant of the A10, with 70 instead of 125 TFLOPS. PRO 6000 Max-Q: 110 TFLOPS at 2,288 MHz, four times that in tensor
-cores (3,511 TOPS in sparse fp4).
+The figures are meant to be NVIDIA's. About fifteen products were compared with published figures: the datasheets of the
+data center and workstation cards (those with sparsity halved, those of cards with several GPUs divided), and the
+appendices of the whitepapers on GA102, Ada and GB202. The others were not compared. A10G is Amazon's variant of the
+A10, with 70 instead of 125 TFLOPS. PRO 6000 Max-Q: 110 TFLOPS at 2,288 MHz, four times that in tensor cores (3,511 TOPS
+in sparse fp4).
 """
 
 from __future__ import annotations
