@@ -135,6 +135,16 @@ def best_fit(whole: Cluster) -> Choose:
     return choose
 
 
+def any_node(random: Random) -> Choose:
+    """kube-scheduler where nothing scores: any node, and there the GPUs that vramcast picks."""
+
+    def choose(cluster: Cluster, pod: Pod, nodes: Ints) -> tuple[int, Ints]:
+        node = int(random.choice(nodes.tolist()))
+        return node, cluster.fullest_gpus(pod, node)
+
+    return choose
+
+
 def allocated(whole: Cluster, random: Random, *, most: bool) -> Choose:
     """kube-scheduler's NodeResourcesFit: the node with most, or least, of its CPU and memory requested."""
 

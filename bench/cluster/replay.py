@@ -5,8 +5,9 @@ python -m bench.cluster.replay --data DIR [--nodes 1000] [--seed 0] [--out docs/
 KWOK plays the nodes. Pods are created in the order of the draw, a few ahead of the scheduler, and stay. Under every
 policy vramcast decides where there is room and binds; what differs is the ranking:
 
-- vramcast: filter offers its best nodes, and prioritize ranks them; also without node_weight;
-- MostAllocated and LeastAllocated: the kube-scheduler's NodeResourcesFit alone ranks all nodes, by CPU and memory.
+- vramcast: filter offers its best nodes, and prioritize ranks them;
+- MostAllocated and LeastAllocated: the kube-scheduler's NodeResourcesFit alone ranks all nodes, by CPU and memory;
+- random: nothing ranks them, so the kube-scheduler draws one.
 
 The kube-scheduler's log tells in which order pods were bound and which pod failed first.
 """
@@ -17,7 +18,7 @@ import argparse
 import re
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -32,6 +33,7 @@ from bench.cluster.packing import (
     Result,
     Vramcast,
     allocated,
+    any_node,
     draw_pods,
     pack,
     read_nodes,
@@ -46,14 +48,14 @@ from vramcast.hardware.products import UNKNOWN_RESERVE_MIB
 from vramcast.placement.board import DEFAULT_RANKING
 from vramcast.placement.ledger import Ledger
 
-VRAMCAST, GPU_ONLY, MOST, LEAST = "vramcast", "vramcast, node_weight 0", "MostAllocated", "LeastAllocated"
-POLICIES = (VRAMCAST, LEAST, GPU_ONLY, MOST)
+VRAMCAST, MOST, LEAST, RANDOM = "vramcast", "MostAllocated", "LeastAllocated", "random"
+POLICIES = (VRAMCAST, MOST, LEAST, RANDOM)
 _SETTINGS = {
     VRAMCAST: "",
-    GPU_ONLY: "VRAMCAST_NODE_WEIGHT=0",
     # Where the scheduler alone ranks, it must see all nodes.
     MOST: "VRAMCAST_MOST_NODES_OFFERED=0",
     LEAST: "VRAMCAST_MOST_NODES_OFFERED=0",
+    RANDOM: "VRAMCAST_MOST_NODES_OFFERED=0",
 }
 # A pod that found only held room is soon tried again. After so long without a bind, what is left has failed for good.
 _SETTLED_SECONDS = 10.0
@@ -91,17 +93,18 @@ def pod_manifest(number: int, pod: Pod) -> dict[str, Any]:
 
 
 def scheduler_of(policy: str, url: str) -> dict[str, Any]:
-    if policy in (VRAMCAST, GPU_ONLY):
+    if policy == VRAMCAST:
         return scheduler_config(extender(url), name=_NAME)
     resources = [{"name": "cpu", "weight": 1}, {"name": "memory", "weight": 1}]
-    profile = {
+    profile: dict[str, Any] = {
         "schedulerName": _NAME,
         "percentageOfNodesToScore": 100,
-        "plugins": {"score": {"disabled": [{"name": "*"}], "enabled": [{"name": "NodeResourcesFit"}]}},
-        "pluginConfig": [
-            {"name": "NodeResourcesFit", "args": {"scoringStrategy": {"type": policy, "resources": resources}}}
-        ],
+        "plugins": {"score": {"disabled": [{"name": "*"}]}},
     }
+    if policy != RANDOM:
+        strategy = {"scoringStrategy": {"type": policy, "resources": resources}}
+        profile["plugins"]["score"]["enabled"] = [{"name": "NodeResourcesFit"}]
+        profile["pluginConfig"] = [{"name": "NodeResourcesFit", "args": strategy}]
     return scheduler_config(extender(url, verbs=("filter", "bind")), profiles=[profile])
 
 
@@ -181,9 +184,10 @@ def taken(log: bytes, nodes: Sequence[Node], pods: Sequence[Pod]) -> tuple[float
 
 def simulated(policy: str, nodes: list[Node], pods: list[Pod], seed: int) -> Result:
     whole = Cluster.of(nodes)
-    if policy in (VRAMCAST, GPU_ONLY):
-        ranking = DEFAULT_RANKING if policy == VRAMCAST else replace(DEFAULT_RANKING, node_weight=0.0)
-        choose = Vramcast(nodes, Random(seed), Ledger(ranking=ranking)).choose
+    if policy == VRAMCAST:
+        choose = Vramcast(nodes, Random(seed), Ledger(ranking=DEFAULT_RANKING)).choose
+    elif policy == RANDOM:
+        choose = any_node(Random(seed))
     else:
         choose = allocated(whole, Random(seed), most=policy == MOST)
     return pack(nodes, pods, choose, Fragmentation(pods))
@@ -205,7 +209,7 @@ openb trace ({nodes:,} with {gpus:,} GPUs), played by KWOK, and pods drawn from 
 ({pods:,} pods, one draw). A real kube-scheduler places them in the order of the draw, until five have failed. Under
 every policy vramcast's filter and bind keep the memory of each GPU; what differs is the ranking. *vramcast*: as it is
 installed. *MostAllocated* and *LeastAllocated*: the scheduler's NodeResourcesFit alone ranks all nodes, by CPU and
-memory. Beside it, what the [simulator](packing.md) says of the same nodes and pods.
+memory. *random*: nothing ranks them. Beside it, what the [simulator](packing.md) says of the same nodes and pods.
 
 | policy | GPUs taken at the first failure | simulated | pods bound by then | pods a second |
 |---|---|---|---|---|
