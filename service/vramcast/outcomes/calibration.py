@@ -159,9 +159,9 @@ class CellState:
         trust = min(1.0, (1.0 + 4.0 / tuning.trusted) * count / (count + 4.0))
         reach = 1.0 / (count + 1.0)
         wanted = []
-        for risk in RISKS:
-            aimed = risk if risk == MEDIAN_RISK else risk * self.level
-            quantile = _quantile(scored, risk=max(risk, reach), aimed=max(aimed, reach), step=tuning.widest_step)
+        aimed = [max(risk if risk == MEDIAN_RISK else risk * self.level, reach) for risk in RISKS]
+        quantiles = _quantiles(scored, [max(risk, reach) for risk in RISKS], aimed, tuning.widest_step)
+        for risk, quantile in zip(RISKS, quantiles, strict=True):
             target = trust * quantile + (1.0 - trust) * prior
             if risk != MEDIAN_RISK and tuning.clear_runs <= count < tuning.trusted and not scored.censored.any():
                 enough = _clearly_enough(scored, risk, tuning)
@@ -170,12 +170,19 @@ class CellState:
         return wanted
 
 
-def _quantile(scored: Scored, *, risk: float, aimed: float, step: float) -> float:
-    """Of the excesses over the bound at `risk`, with the highest one at most a step above the next."""
-    excess = scored.excess(risk)
-    order = np.argsort(excess, kind="stable")
-    excess[order[-1]] = min(excess[order[-1]], (excess[order[-2]] if len(order) > 1 else 0.0) + step)
-    return upper_quantile(excess, scored.censored, aimed, order)
+def _quantiles(scored: Scored, risks: Sequence[float], aimed: Sequence[float], step: float) -> list[float]:
+    """Of the excesses over the bound at each risk, with the highest one at most a step above the next."""
+    # (risks, scores): all are put in order at once, because that is most of what learning a run takes.
+    widths = np.array([margin_width(risk) for risk in risks])
+    excess = scored.ratio - widths[:, np.newaxis] * scored.margin
+    order = excess.argsort(axis=1, kind="stable")
+    rows = np.arange(len(risks))
+    below = excess[rows, order[:, -2]] if excess.shape[1] > 1 else 0.0
+    excess[rows, order[:, -1]] = np.minimum(excess[rows, order[:, -1]], below + step)
+    return [
+        upper_quantile(values, scored.censored, risk, ascending)
+        for values, risk, ascending in zip(excess, aimed, order, strict=True)
+    ]
 
 
 def _rising(corrections: Floats, margin: float) -> Floats:
@@ -267,7 +274,13 @@ class Calibrator:
     def _prior(self, product: str) -> float:
         """For a family that has not run on this product yet. It can only raise a forecast."""
         ratios = np.concatenate([cell.scored.ratio for cell in self._cells.values() if cell.product == product])
-        return max(0.0, round(float(np.median(ratios)), 4)) if len(ratios) >= self._tuning.trusted else 0.0
+        return max(0.0, round(_median(ratios), 4)) if len(ratios) >= self._tuning.trusted else 0.0
+
+
+def _median(values: Floats) -> float:
+    """Five times as fast as numpy's, which costs more than the rest of learning a run."""
+    ascending, middle = np.sort(values), len(values) // 2
+    return float(ascending[middle] if len(values) % 2 else (ascending[middle - 1] + ascending[middle]) / 2.0)
 
 
 def _clip(value: float, limits: tuple[float, float]) -> float:
