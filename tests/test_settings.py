@@ -87,6 +87,7 @@ DEFAULTS = {
     "telemetry_utilization_metric": "DCGM_FI_DEV_GPU_UTIL",
     "telemetry_sm_active_metric": "DCGM_FI_PROF_SM_ACTIVE",
     "telemetry_sm_occupancy_metric": "DCGM_FI_PROF_SM_OCCUPANCY",
+    "telemetry_memory_util_metric": "DCGM_FI_DEV_MEM_COPY_UTIL",
     "telemetry_node_labels": "Hostname,hostname,node,exported_node,kubernetes_node",
     "telemetry_pod_labels": "exported_pod,pod",
     "telemetry_namespace_labels": "exported_namespace,namespace",
@@ -292,7 +293,7 @@ def test_telemetry_has_one_source() -> None:
 def test_a_counter_of_utilization_is_not_set_as_another() -> None:
     (mistake,) = mistakes({"telemetry_utilization_metric": "DCGM_FI_PROF_SM_ACTIVE"})
     assert mistake.startswith("telemetry_utilization_metric: DCGM_FI_PROF_SM_ACTIVE is sm_active")
-    assert mistake.endswith("would be compared with the forecast of gpu_util: set telemetry_sm_active_metric instead")
+    assert mistake.endswith("would be read as gpu_util: set telemetry_sm_active_metric instead")
     assert load_settings({"telemetry_utilization_metric": "DCGM_FI_PROF_GR_ENGINE_ACTIVE"}, {})
     assert load_settings({"telemetry_utilization_metric": "gpu_gfx_activity", "telemetry_sm_active_metric": ""}, {})
 

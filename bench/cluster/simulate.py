@@ -270,8 +270,7 @@ class Simulation:
         run.peaked = True
         if self._policy.sees:
             self._show(gpu)
-            if len(self._on[gpu]) == 1:
-                self._state.apply(UtilizationSeen(run.promise.uid, self._measured.kinds[run.job.kind].busy))
+            self._see_alone(gpu)
 
     def _end(self, run: Running, now: float) -> None:
         if not run.peaked:
@@ -300,6 +299,14 @@ class Simulation:
         self._settle(gpu, now)
         if self._policy.sees:
             self._show(gpu)
+            self._see_alone(gpu)
+
+    def _see_alone(self, gpu: Gpu) -> None:
+        """The utilization of a GPU with one job is that job's."""
+        runs = self._on[gpu]
+        if len(runs) == 1 and runs[0].peaked:
+            kind = self._measured.kinds[runs[0].job.kind]
+            self._state.apply(UtilizationSeen(runs[0].promise.uid, kind.busy, kind.traffic))
 
     def _used_mib(self, run: Running) -> int:
         return self._measured.kinds[run.job.kind].memory_mib

@@ -15,6 +15,7 @@ COUNTER_SETTINGS: Final = {
     UtilizationCounter.GPU_UTIL: "telemetry_utilization_metric",
     UtilizationCounter.SM_ACTIVE: "telemetry_sm_active_metric",
     UtilizationCounter.SM_OCCUPANCY: "telemetry_sm_occupancy_metric",
+    UtilizationCounter.MEMORY_UTIL: "telemetry_memory_util_metric",
 }
 
 
@@ -51,6 +52,6 @@ def _counters(values: Mapping[str, Any]) -> list[str]:
     for counter, setting in COUNTER_SETTINGS.items():
         meant = known.get(str(values.get(setting)), counter)
         if meant is not counter:
-            told = f"{setting}: {values[setting]} is {meant}, and would be compared with the forecast of {counter}"
+            told = f"{setting}: {values[setting]} is {meant}, and would be read as {counter}"
             mistakes.append(f"{told}: set {COUNTER_SETTINGS[meant]} instead")
     return mistakes

@@ -255,6 +255,8 @@ class Settings(BaseModel):
     """metric of `sm_active`, the share of time in which a multiprocessor has work; empty: not measured"""
     telemetry_sm_occupancy_metric: str = Field(_EXPORTER.sm_occupancy, pattern=r"^([a-zA-Z_:][\w:]*)?$")
     """metric of `sm_occupancy`, resident warps over the most that fit; empty: not measured"""
+    telemetry_memory_util_metric: str = Field(_EXPORTER.memory_util, pattern=r"^([a-zA-Z_:][\w:]*)?$")
+    """metric of `memory_util`, the share of time in which the GPU's memory is at work; empty: not measured"""
     telemetry_node_labels: str = Field(",".join(_NAMES.node), pattern=_LIST)
     """labels that may name the node; the first present one counts"""
     telemetry_pod_labels: str = Field(",".join(_NAMES.pod), pattern=_LIST)

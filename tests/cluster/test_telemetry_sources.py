@@ -40,6 +40,7 @@ DCGM_FI_DEV_FB_USED{gpu="3",Hostname="a"
 DCGM_FI_DEV_FB_USED_PERCENT{gpu="0",Hostname="a"} 0.25
 DCGM_FI_DEV_GPU_UTIL{gpu="0",UUID="GPU-7f1e",Hostname="a",pod="train",namespace="ml"} 87 1700000000000
 DCGM_FI_PROF_SM_ACTIVE{gpu="0",UUID="GPU-7f1e",Hostname="a",pod="train",namespace="ml"} 0.412
+DCGM_FI_DEV_MEM_COPY_UTIL{gpu="0",UUID="GPU-7f1e",Hostname="a",pod="train",namespace="ml"} 31
 """
 
 
@@ -199,7 +200,10 @@ def test_an_exporters_own_format_is_read_and_malformed_lines_are_skipped() -> No
     ]  # fmt: skip
     assert frame.faults == {"not_a_number": 1}
     shares = {counter: [reading.value for reading in found] for counter, found in frame.utilization.items()}
-    assert shares == {GPU_UTIL: [0.87], SM_ACTIVE: [0.412], UtilizationCounter.SM_OCCUPANCY: []}
+    assert shares == {
+        GPU_UTIL: [0.87], SM_ACTIVE: [0.412], UtilizationCounter.SM_OCCUPANCY: [],
+        UtilizationCounter.MEMORY_UTIL: [0.31],
+    }  # fmt: skip
     assert frame.newest_at == NOW
 
 

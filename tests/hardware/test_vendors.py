@@ -51,11 +51,13 @@ DCGM_FI_DEV_FB_USED{gpu="1",UUID="GPU-2",Hostname="a"} 0
 DCGM_FI_DEV_GPU_UTIL{gpu="0",UUID="GPU-1",Hostname="a",namespace="ml",pod="train"} 87
 DCGM_FI_PROF_SM_ACTIVE{gpu="0",UUID="GPU-1",Hostname="a",namespace="ml",pod="train"} 0.412387
 DCGM_FI_PROF_SM_OCCUPANCY{gpu="0",UUID="GPU-1",Hostname="a",namespace="ml",pod="train"} 0.197120
+DCGM_FI_DEV_MEM_COPY_UTIL{gpu="0",UUID="GPU-1",Hostname="a",namespace="ml",pod="train"} 31
 """,
         {
             UtilizationCounter.GPU_UTIL: 0.87,
             UtilizationCounter.SM_ACTIVE: 0.412387,
             UtilizationCounter.SM_OCCUPANCY: 0.19712,
+            UtilizationCounter.MEMORY_UTIL: 0.31,
         },
     ),
     Case(
@@ -84,9 +86,11 @@ namespace="",pod="",serial_number="692409005409"} 0
 gpu_used_visible_vram{gpu_id="0",gpu_partition_id="0",hostname="a"} 3
 gpu_gfx_activity{card_model="102-G30211-0C",gpu_compute_partition_type="spx",gpu_id="0",gpu_partition_id="0",\
 hostname="a",namespace="ml",pod="train"} 87
+gpu_umc_activity{card_model="102-G30211-0C",gpu_compute_partition_type="spx",gpu_id="0",gpu_partition_id="0",\
+hostname="a",namespace="ml",pod="train"} 31
 gpu_prof_sm_active{gpu_id="0",gpu_partition_id="0",hostname="a",namespace="ml",pod="train"} 64
 """,
-        {UtilizationCounter.GPU_UTIL: 0.87},
+        {UtilizationCounter.GPU_UTIL: 0.87, UtilizationCounter.MEMORY_UTIL: 0.31},
     ),
 ]
 every_vendor = pytest.mark.parametrize("case", CASES, ids=lambda case: case.vendor.name)
@@ -157,6 +161,7 @@ def scraped(case: Case) -> Frame:
                     "exporter_urls": url,
                     "telemetry_memory_metric": case.vendor.exporter.memory,
                     "telemetry_utilization_metric": case.vendor.exporter.utilization,
+                    "telemetry_memory_util_metric": case.vendor.exporter.memory_util,
                 },
                 {},
             )

@@ -78,7 +78,7 @@ def test_utilization_is_paired_with_the_memory_of_the_same_moment() -> None:
 def test_the_utilization_of_a_gpu_that_pods_share_is_nobodys() -> None:
     """Where telemetry knows each pod's memory but only the GPU's utilization."""
     named = [series(mib, NOW, namespace="ns", pod=pod) for pod, mib in (("p", 4_000), ("q", 3_000))]
-    busy = {counter: [series(0.8 if counter != "gpu_util" else 80, NOW)] for counter in UtilizationCounter}
+    busy = {counter: [series(80 if counter.endswith("_util") else 0.8, NOW)] for counter in UtilizationCounter}
     findings = study(Observer(), neighbours(), series(7_000, NOW), *named, utilization=busy)
     assert {(s.uid, s.used_mib, s.utilization) for s in findings.sightings} == {
         ("p", 4_000, UNKNOWN_UTILIZATION), ("q", 3_000, UNKNOWN_UTILIZATION),
@@ -86,7 +86,7 @@ def test_the_utilization_of_a_gpu_that_pods_share_is_nobodys() -> None:
     # A neighbour that has not started to use the GPU does not count.
     findings = study(Observer(), neighbours(), series(4_050, NOW), named[0], utilization=busy)
     used = {sighting.uid: sighting for sighting in findings.sightings}
-    assert used[PodUid("p")].utilization == Utilization(0.8, 0.8, 0.8)
+    assert used[PodUid("p")].utilization == Utilization(0.8, 0.8, 0.8, memory_util=0.8)
 
 
 def test_memory_in_use_before_a_pod_is_remembered_between_polls() -> None:

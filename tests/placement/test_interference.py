@@ -37,6 +37,10 @@ def test_what_was_measured_keeps_the_intensity_of_the_forecast() -> None:
     assert IDLE.measured(0.5) == Load(0.5, 0.5)
 
 
+def test_where_memory_is_measured_too_the_forecast_has_no_say() -> None:
+    assert Load(0.8, 0.4, 1.2).measured(1.0, 0.25) == Load(1.0, 0.5, 1.2)
+
+
 @given(st.lists(st.tuples(_SHARES, st.floats(1.0, 3.0)), min_size=1, max_size=5), _SHARES)
 def test_a_newcomer_within_tolerance_slows_nobody_beyond_its_limit(
     tenants: list[tuple[float, float]], newcomer: float

@@ -84,6 +84,13 @@ def test_what_telemetry_shows_of_a_pod_alone_replaces_its_forecast() -> None:
     assert reason(ledger, wanted, "node") is Reason.FITS
 
 
+def test_memory_that_telemetry_shows_at_work_counts_although_the_gpu_is_as_busy_as_forecast() -> None:
+    ledger = ledger_of(sharing_node("node", 40_000))
+    ledger.promise(there("calm", HEAVY, 0))
+    ledger.set_busy(PodUid("calm"), HEAVY.busy, 0.01)
+    assert reason(ledger, wanting("a", replace(HEAVY, most_slowdown=1.3)), "node") is Reason.FITS
+
+
 def test_the_next_pod_with_the_same_task_presses_as_the_first_was_seen_to() -> None:
     state = ClusterState(ledger_of(sharing_node("node", 40_000, 40_000)), GivenForecaster(), assumed_utilization=0.8)
     annotations = {PREFIX + "gpu-memory": "8Gi", PREFIX + "share": "true"}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from vramcast.hardware.utilization import UNKNOWN_UTILIZATION, Utilization, UtilizationCounter
+from vramcast.hardware.utilization import FORECAST_COUNTERS, UNKNOWN_UTILIZATION, Utilization
 from vramcast.task.run_status import read_run
 from vramcast.task.vocabulary import PREFIX, Written
 from vramcast.task.written_utilization import ANNOTATIONS, read_utilization, write_utilization
@@ -12,8 +12,8 @@ from vramcast.task.written_utilization import ANNOTATIONS, read_utilization, wri
 FORECAST = Utilization(gpu_util=0.93, sm_active=0.41, sm_occupancy=0.2)
 
 
-def test_every_counter_has_an_annotation_and_utilization_is_gpu_util() -> None:
-    assert list(ANNOTATIONS) == list(UtilizationCounter)
+def test_every_counter_that_is_forecast_has_an_annotation_and_utilization_is_gpu_util() -> None:
+    assert list(ANNOTATIONS) == list(FORECAST_COUNTERS)
     assert write_utilization(FORECAST) == {
         f"{PREFIX}forecast-utilization": "0.93",
         f"{PREFIX}forecast-sm-active": "0.41",

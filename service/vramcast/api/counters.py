@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from vramcast.hardware.utilization import UtilizationCounter
+from vramcast.hardware.utilization import FORECAST_COUNTERS, UtilizationCounter
 from vramcast.service import Service
 from vramcast.setting_rules import COUNTER_SETTINGS
 
@@ -18,7 +18,7 @@ def show_counters(service: Service) -> list[dict[str, Any]]:
             "scraped": service.tracker.is_scraped(counter),
             "missing": _missing(service, counter, metrics[counter]),
         }
-        for counter in UtilizationCounter
+        for counter in FORECAST_COUNTERS
     ]
 
 

@@ -18,7 +18,7 @@ import urllib3
 from vramcast.errors import InvalidInput, WorldUnavailable
 from vramcast.forecast.description import unpack_profile
 from vramcast.forecast.recorded import is_recording
-from vramcast.hardware.utilization import UtilizationCounter
+from vramcast.hardware.utilization import FORECAST_COUNTERS
 from vramcast.task.quantity import MIB
 from vramcast.task.run_status import Ending
 
@@ -123,7 +123,7 @@ def _row(run: Mapping[str, Any]) -> dict[str, Any]:
         "memory_mib": round(run["peak_bytes"] / MIB),
         "memory_kind": "dcgm-device",
         "outcome": _outcome(run["ending"], shared=run["shared"]),
-        **{counter.value: _share(run.get(counter.value)) for counter in UtilizationCounter},
+        **{counter.value: _share(run.get(counter.value)) for counter in FORECAST_COUNTERS},
         "ending": run["ending"],
         "ended_at": round(run["ended_at"]),
         "model_version": run["model_version"],

@@ -129,12 +129,12 @@ def _apply_utilization(service: Service, findings: Findings, now: float) -> None
     """The newest sighting of each pod. Of a pod that is never seen, the forecast counts."""
     oldest = now - service.settings.telemetry_stale_seconds
     newest = {
-        sighting.uid: sighting.utilization.gpu_util
+        sighting.uid: (sighting.utilization.gpu_util, sighting.utilization.memory_util)
         for sighting in findings.sightings
         if sighting.utilization.gpu_util is not None and sighting.used_mib and sighting.at >= oldest
     }
     if newest:
-        service.apply([UtilizationSeen(uid, share) for uid, share in newest.items()])
+        service.apply([UtilizationSeen(uid, share, memory) for uid, (share, memory) in newest.items()])
 
 
 def _expire_unmanaged(service: Service, now: float) -> None:

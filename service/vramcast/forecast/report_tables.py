@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from vramcast.forecast.report import ProductReport
-from vramcast.hardware.utilization import UtilizationCounter
+from vramcast.hardware.utilization import FORECAST_COUNTERS
 from vramcast.task.quantity import GIB
 
 # A pipe has no width of its own.
@@ -56,7 +56,7 @@ def step_text(given: Sequence[ProductReport]) -> str:
 def utilization_text(given: Sequence[ProductReport]) -> str:
     """One line about the first product, where anything is known."""
     forecast = given[0].forecast
-    known = ((counter, forecast.utilization.of(counter)) for counter in UtilizationCounter)
+    known = ((counter, forecast.utilization.of(counter)) for counter in FORECAST_COUNTERS)
     shares = [f"{counter} {share:.0%}" for counter, share in known if share is not None]
     return f"utilization of a {forecast.product} of its own: {', '.join(shares)}" if shares else ""
 

@@ -59,6 +59,7 @@ class Exporter:
     slice: str = ""  # a label that only slices have
     sm_active: str = ""  # as shares; empty: it has no counter that means the same
     sm_occupancy: str = ""
+    memory_util: str = ""  # in percent
 
     @property
     def counters(self) -> dict[UtilizationCounter, str]:
@@ -67,6 +68,7 @@ class Exporter:
             UtilizationCounter.GPU_UTIL: self.utilization,
             UtilizationCounter.SM_ACTIVE: self.sm_active,
             UtilizationCounter.SM_OCCUPANCY: self.sm_occupancy,
+            UtilizationCounter.MEMORY_UTIL: self.memory_util,
         }
         return {counter: metric for counter, metric in found.items() if metric}
 
@@ -103,6 +105,7 @@ NVIDIA = GpuVendor(
         node="Hostname", gpu="gpu", slice="GPU_I_ID",
         # Only where the exporter's list of counters names them and the GPU can be profiled.
         sm_active="DCGM_FI_PROF_SM_ACTIVE", sm_occupancy="DCGM_FI_PROF_SM_OCCUPANCY",
+        memory_util="DCGM_FI_DEV_MEM_COPY_UTIL",  # the driver's memory utilization, whatever moves the data
     ),
     oom_phrases=(
         "cuda out of memory", "cuda error: out of memory", "cuda_error_out_of_memory", "cudaerrormemoryallocation",
@@ -127,6 +130,7 @@ AMD = GpuVendor(
     # in which the GPU works. Neither means what NVIDIA's counter of that name means.
     exporter=Exporter(
         memory="gpu_used_vram", utilization="gpu_gfx_activity", percent_mark="_activity",
+        memory_util="gpu_umc_activity",
         node="hostname", gpu="gpu_id",  # gpu_partition_id does not mark a slice: whole GPUs have it too
     ),
     oom_phrases=(

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from vramcast.hardware.utilization import UtilizationCounter
+from vramcast.hardware.utilization import FORECAST_COUNTERS
 from vramcast.outcomes.accuracy import Accuracy, Group, GroupAccuracy, Tally
 from vramcast.outcomes.readings import Fault
 from vramcast.outcomes.run_tracker import RunTracker
@@ -131,7 +131,7 @@ def _scraped(tracker: RunTracker) -> Metric:
         "1: telemetry shows this counter of utilization; 0: it does not, so its forecast is compared with nothing",
         labels=["counter"],
     )
-    for counter in UtilizationCounter:
+    for counter in FORECAST_COUNTERS:
         scraped.add_metric([counter], float(tracker.is_scraped(counter)))
     return scraped
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from itertools import combinations
 from typing import Any
 
-from vramcast.hardware.utilization import UtilizationCounter
+from vramcast.hardware.utilization import FORECAST_COUNTERS, UtilizationCounter
 from vramcast.outcomes.outcome import Outcome, Truth
 from vramcast.outcomes.runs import Counted, Unmeasured
 from vramcast.task.run_status import Ending
@@ -80,7 +80,7 @@ class GroupAccuracy:
     error: Tally = field(default_factory=lambda: Tally(ERROR_BUCKETS))
     reservation: Tally = field(default_factory=lambda: Tally(RESERVATION_BUCKETS))
     utilization: dict[UtilizationCounter, Tally] = field(
-        default_factory=lambda: {counter: Tally(UTILIZATION_BUCKETS) for counter in UtilizationCounter}
+        default_factory=lambda: {counter: Tally(UTILIZATION_BUCKETS) for counter in FORECAST_COUNTERS}
     )
     step: Tally = field(default_factory=lambda: Tally(STEP_BUCKETS))
     lately: deque[tuple[float, bool, float]] = field(default_factory=lambda: deque(maxlen=WINDOW))

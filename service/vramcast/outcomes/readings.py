@@ -121,7 +121,7 @@ class Interpreter:
 
     names: LabelNames = field(default_factory=LabelNames)
     unit: Unit = Unit.MIB
-    percent: frozenset[UtilizationCounter] = frozenset({UtilizationCounter.GPU_UTIL})
+    percent: frozenset[UtilizationCounter] = frozenset({UtilizationCounter.GPU_UTIL, UtilizationCounter.MEMORY_UTIL})
 
     def read(
         self,

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from vramcast.hardware.utilization import UtilizationCounter
+from vramcast.hardware.utilization import FORECAST_COUNTERS
 from vramcast.outcomes.outcome import Outcome
 from vramcast.task.task import Task
 from vramcast.task.vocabulary import Level
@@ -99,7 +99,7 @@ def run_json(run: ObservedRun, *, named: bool) -> dict[str, Any]:
         "peak_bytes": outcome.peak_bytes,
         "promised_bytes": outcome.bound_bytes,
         "median_bytes": outcome.median_bytes,
-        **{counter.value: outcome.utilization_observed.of(counter) for counter in UtilizationCounter},
+        **{counter.value: outcome.utilization_observed.of(counter) for counter in FORECAST_COUNTERS},
         "ended_at": outcome.ended_at,
         "model_version": outcome.model_version,
         **({"pod": outcome.pod} if named else {}),

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from vramcast.forecast.forecast import UNADJUSTED, Adjustment
-from vramcast.hardware.utilization import Utilization, UtilizationCounter
+from vramcast.hardware.utilization import FORECAST_COUNTERS, Utilization, UtilizationCounter
 from vramcast.names import PodUid, Product
 from vramcast.outcomes.attribution import LEAST_USED_MIB
 from vramcast.outcomes.outcome import Truth
@@ -88,7 +88,7 @@ class Run:
             self.watched.peak_mib, self.peak_truth = used_mib, truth
         self.compare(at, used_mib, truth)
         # Until it uses GPU memory, the pod is pulling its image or starting.
-        for counter in UtilizationCounter if used_mib else ():
+        for counter in FORECAST_COUNTERS if used_mib else ():
             share = utilization.of(counter)
             if share is not None:
                 total, count = self.busy.get(counter, (0.0, 0))

@@ -58,10 +58,14 @@ class UnmanagedSeen:
 
 @dataclass(frozen=True, slots=True)
 class UtilizationSeen:
-    """How busy a GPU was, 0 to 1, while this pod had it to itself."""
+    """How busy a GPU was while this pod had it to itself: shares of the time, 0 to 1.
+
+    `memory`: in which its memory was read or written; None where no such counter is scraped.
+    """
 
     uid: PodUid
     share: float
+    memory: float | None = None
 
 
 Change = (

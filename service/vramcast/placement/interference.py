@@ -28,8 +28,13 @@ class Load:
     pressure: float = 0.0
     most_slowdown: float = math.inf  # of the task itself, by the annotation max-slowdown
 
-    def measured(self, busy: float) -> Load:
-        """The same task, after telemetry has shown how busy it keeps a GPU of its own."""
+    def measured(self, busy: float, work: float | None = None) -> Load:
+        """The same task, after telemetry has shown how busy it keeps a GPU of its own.
+
+        `work`: the share of time in which that GPU's memory was at work. Unknown, it follows the forecast.
+        """
+        if work is not None:
+            return replace(self, busy=busy, pressure=pressure(busy, work))
         intensity = self.pressure / self.busy if self.busy > 0 else 1.0
         return replace(self, busy=busy, pressure=min(1.0, busy * intensity))
 

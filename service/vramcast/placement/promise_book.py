@@ -42,7 +42,7 @@ class PromiseBook(ABC):
         for on_node in self._promises.values():
             yield from on_node.values()
 
-    def set_busy(self, uid: PodUid, share: float) -> bool:
+    def set_busy(self, uid: PodUid, share: float, memory: float | None = None) -> bool:
         """How busy telemetry shows the GPU of this pod. It replaces the forecast if no other pod shares that GPU.
 
         False: it tells nothing about this pod alone.
@@ -54,8 +54,9 @@ class PromiseBook(ABC):
         others = (other for other in self.promises_on(promise.node) if other.uid != uid)
         if not all(other.gpu_indices and mine.isdisjoint(other.gpu_indices) for other in others):
             return False
-        if abs(promise.load.busy - share) >= _SAME_BUSY:
-            self._put_promise(replace(promise, load=promise.load.measured(share)))
+        load = promise.load.measured(share, memory)
+        if max(abs(promise.load.busy - share), abs(promise.load.pressure - load.pressure)) >= _SAME_BUSY:
+            self._put_promise(replace(promise, load=load))
         return True
 
     # ------------------------------------------------------------------ bind attempts

@@ -20,6 +20,7 @@ from vramcast.placement.interference import Load, load_of
 from vramcast.placement.ledger import Ledger
 from vramcast.placement.pool_table import MAX_MIB
 from vramcast.placement.promises import Demand, Promise, State
+from vramcast.placement.seen_loads import Seen, SeenLoads
 from vramcast.placement.unschedulable import UnschedulablePods
 from vramcast.task.pod import NO_METADATA, Ask, Assignment, Pod, PodRecord, to_record
 from vramcast.task.task import Task, TaskKey, task_fingerprint, task_key
@@ -27,8 +28,6 @@ from vramcast.task.vocabulary import Level
 
 # More pods than a scheduler has between filter and bind.
 _MAX_BEING_PLACED = 20_000
-# More tasks than a cluster runs in a month.
-_MAX_TASKS_SEEN = 5_000
 
 
 class ClusterState:
@@ -61,8 +60,7 @@ class ClusterState:
         self.pods_listed = False
         self._last_list = changes.PodsListed(frozenset(), float("-inf"))
         self._being_placed: dict[PodUid, PodRecord] = {}
-        # How busy a task kept a GPU of its own. Lost on restart, and soon seen again.
-        self._seen_busy: dict[Task, float] = {}
+        self._seen_loads = SeenLoads()
         self._claimable = ClaimableGpus()
         self._replicated = replicated
         self._assumed_utilization = assumed_utilization
@@ -84,8 +82,8 @@ class ClusterState:
                 self._put_nodes(self._claimable.apply(change))
             case changes.UnmanagedSeen(name, used_mib):
                 self.ledger.set_unmanaged(name, used_mib)
-            case changes.UtilizationSeen(uid, share):
-                self._note_busy(uid, share)
+            case changes.UtilizationSeen(uid, share, memory):
+                self._note_busy(uid, share, memory)
             case changes.NodesListed(names):
                 self.nodes_listed = True
                 for name in self.ledger.nodes.keys() - names:
@@ -120,18 +118,14 @@ class ClusterState:
         return Demand(pod.uid, pod.key, pod.ask, needs, pod.scheduling.gang, loads)
 
     def _load(self, task: Task | None, utilization: Utilization) -> Load:
-        """By the forecast, until a pod with the same task has had a GPU to itself."""
+        """By the forecast, until pods with the same task have had a GPU to themselves."""
         load = load_of(utilization, self._assumed_utilization, task.max_slowdown if task else None)
-        seen = self._seen_busy.get(task) if self._seen_busy and task is not None else None
-        return load if seen is None else load.measured(seen)
+        return self._seen_loads.correct(load, task) if task is not None else load
 
-    def _note_busy(self, uid: PodUid, share: float) -> None:
+    def _note_busy(self, uid: PodUid, share: float, memory: float | None) -> None:
         pod = self.pods.get(uid)
-        if not self.ledger.set_busy(uid, share) or pod is None or pod.task is None:
-            return
-        if len(self._seen_busy) >= _MAX_TASKS_SEEN:
-            del self._seen_busy[next(iter(self._seen_busy))]
-        self._seen_busy[pod.task] = share
+        if self.ledger.set_busy(uid, share, memory) and pod is not None and pod.task is not None:
+            self._seen_loads.note(pod.task, Seen(share, memory))
 
     def _floor_mib(self, pod: PodRecord, task: Task) -> int:
         """The user's own number is never raised."""
