@@ -37,6 +37,16 @@ def test_the_logits_are_copied_without_their_last_token(half: bool) -> None:
     assert peak_bytes(older) == kept + LOGITS + 2 * SHORTER
 
 
+def test_logits_that_were_not_upcast_are_copied_in_16_bits() -> None:
+    older = with_older_loss(step(half=True), TOKENS, upcasts=False)
+    assert peak_bytes(older) == 4 * KIB + 4 + (LOGITS + 2 * SHORTER) // 2
+
+
+def test_logits_in_fp32_stay_so_whatever_the_version() -> None:
+    today = step(half=False)
+    assert with_older_loss(today, TOKENS, upcasts=False) is today
+
+
 def test_backward_writes_the_gradient_into_zeros_of_the_full_size() -> None:
     older = with_older_loss(step(half=True), TOKENS)
     behind = next(mark.event for mark in older.marks if mark.moment is Moment.BACKWARD)

@@ -107,6 +107,32 @@ def test_the_framework_that_shards_is_the_one_that_the_task_names(said: dict[str
     assert f"sharding as {scheme} does it, seen from one of 8 GPUs" in found.assumptions
 
 
+def test_several_gpus_talk_through_buffers_that_no_counter_of_torch_shows() -> None:
+    alone, together = (forecast(batch_size="4", **said) for said in ({}, {"data_parallel_size": "2"}))
+    assert size_of(together, "CUDA context") - size_of(alone, "CUDA context") == 1024 * MIB
+    assert together.context_bytes == size_of(together, "CUDA context")
+
+
+@pytest.mark.parametrize(
+    ("said", "loss", "cache"),
+    [
+        ({}, False, False),
+        ({"framework": "transformers==4.45"}, True, True),
+        ({"framework": "transformers==4.48"}, False, True),
+        ({"framework": "transformers==4.53"}, False, False),
+        ({"framework": "torch==2.4"}, False, False),
+    ],
+)
+def test_older_versions_of_transformers_are_told_by_the_framework(
+    said: dict[str, str], loss: bool, cache: bool
+) -> None:
+    older = {**INFO, "loss": "next token", "kept-for-cache": "2304", "gradient-checkpointing": "true"}
+    text = text_of(older)
+    notes = " ".join(forecast(text, batch_size="4", gradient_checkpointing="true", **said).assumptions)
+    assert ("the loss as transformers computed it before 4.46" in notes) is loss
+    assert ("checkpointed blocks keep a cache, as in transformers before 4.53" in notes) is cache
+
+
 def first_then_second(first: float, second: float, batch: int) -> str:
     """Steps of two tensors of so many MiB a sample, of which the first one is freed before the second one is made."""
     tapes = [({B: b}, by_hand([round(first * b * MIB), round(second * b * MIB)], [0, ~0, 1])) for b in (2, 4, 6, 8)]

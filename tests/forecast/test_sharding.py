@@ -123,6 +123,23 @@ def test_fsdp_that_accumulates_keeps_whole_gradients_until_the_last_batch() -> N
     assert at_mark(rank, Moment.UPDATE) == at_mark(synced, Moment.UPDATE) == 2 * WEIGHTS // 4
 
 
+def test_fsdp_that_accumulates_drops_the_inputs_of_frozen_units_behind_each_batch() -> None:
+    """`no_sync` keeps gradients whole; what hooks hold goes when a backward pass ends, as it always does."""
+    tape = accumulated(recorded(replace(ADAPTED, steps=3)), 2)
+    rank = shard(tape, replace(plan(Scheme.FSDP), unsynced=True))
+    begin, end = [], []
+    live = np.concatenate([[0], live_bytes(live_of(rank, ADAPTED.hidden_bytes))])
+    for mark in rank.marks:
+        if mark.moment is Moment.FORWARD:
+            begin.append(int(live[mark.event]))
+        elif mark.moment is Moment.UPDATE:
+            end.append(int(live[mark.event]))
+    held = (ADAPTED.units - 1) * ADAPTED.hidden_bytes
+    once = shard(recorded(ADAPTED), plan(Scheme.FSDP))
+    assert peak_bytes(live_of(rank, ADAPTED.hidden_bytes)) == peak_bytes(live_of(once, ADAPTED.hidden_bytes)) > held
+    assert end == [0] * len(end)
+
+
 def test_fsdp_in_host_memory_leaves_nothing_between_steps() -> None:
     rank = shard(recorded(MODEL), plan(Scheme.FSDP, offload=True))
     assert at_mark(rank, Moment.UPDATE) == 0

@@ -49,7 +49,7 @@ def test_what_makes_no_difference_shares_a_variant(settings: dict[str, str], nam
         {"precision": "bf16", "attention": "eager"},
         {"precision": "amp-bf16", "kernels": "liger"},
         {"precision": "bf16", "kernels": "liger", "task": "inference"},
-        {"precision": "bf16", "lora-rank": "8", "lora-targets": "qv"},
+        {"precision": "bf16", "lora-rank": "8", "lora-targets": "qv", "quantization": "nf4"},
         {"precision": "bf16", "lora-rank": "8", "lora-targets": "c_attn"},
         {"precision": "bf16", "lora-rank": "8", "quantization": "int4"},
         {"precision": "amp-bf16", "lora-rank": "8"},

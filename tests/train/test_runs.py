@@ -152,6 +152,25 @@ def test_rows_of_a_licence_that_forbids_it_are_never_trained_on(tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
+    ("said", "precision"),
+    [
+        ({"method": "full"}, Precision.AMP_BF16),
+        ({"method": "lora"}, Precision.BF16),
+        ({"method": "full", "parallelism": "DeepSpeed ZeRO-2", "n_gpus": "2"}, Precision.BF16),
+        ({"method": "full", "framework": "HF Trainer"}, Precision.BF16),
+    ],
+)
+def test_trainers_of_denoisers_name_the_precision_of_autocast(
+    tmp_path: Path, said: dict[str, str], precision: Precision
+) -> None:
+    """What they train is in fp32, unless DeepSpeed keeps such copies."""
+    video = {"model": "THUDM/CogVideoX-2b", "model_ref": "THUDM/CogVideoX-2b", "image_size": "49x480x720"}
+    row = {**LORA, **video, "seq_len": "", "precision": "bf16", "framework": "diffusers/accelerate", **said}
+    (run,) = read(tmp_path, row).runs
+    assert run.task.precision is precision
+
+
+@pytest.mark.parametrize(
     ("text", "value"),
     [("bfloat16 pure", "bf16"), ("float16+fp16-amp-flag", "fp16"), ("fp16 AMP (autocast; fp32 weights)", "amp-fp16"),
      ("fp16 mixed (DeepSpeed fp16: fp16 weights+grads, fp32 master)", "fp16"), ("amp_bf16", "amp-bf16"),

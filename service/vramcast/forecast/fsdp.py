@@ -78,6 +78,7 @@ class FsdpView(RankView):
             self._batch = 0
         super().at(mark)
         if mark.moment is Moment.FORWARD:
+            self._drop_held()  # the batch before has ended, whether or not it was synchronized
             self._batch += 1
             self._gather(_ROOT)
         elif mark.unit == _ROOT:
@@ -137,9 +138,12 @@ class FsdpView(RankView):
             self._reduce(unit)
         for unit in list(self._gathered):
             self._free_gathered(unit)
+        self._drop_held()
+        self.wait_for_gpu()
+
+    def _drop_held(self) -> None:
         self.write.free_all(self._held)
         self._held.clear()
-        self.wait_for_gpu()
 
 
 def _weights_by_unit(tape: Tape) -> dict[int, list[int]]:

@@ -18,6 +18,7 @@ from vramcast.forecast.tape_writer import TapeWriter
 
 # In the `info` of a recording: what its loss is computed from.
 LOSS, NEXT_TOKEN = "loss", "next token"
+NOT_UPCAST = f"{NEXT_TOKEN}, of logits that older versions left as they were"
 SHIFTS_LABELS = (4, 46)  # the first version of transformers that does
 
 
@@ -35,9 +36,15 @@ class _LossStorages(NamedTuple):
         return self.saved == self.logits
 
 
-def with_older_loss(tape: Tape, length: int) -> Tape:
-    """The tape of a run with the older loss, at so many tokens; unchanged where no logits are found."""
+def with_older_loss(tape: Tape, length: int, *, upcasts: bool = True) -> Tape:
+    """The tape of a run with the older loss, at so many tokens; unchanged where no logits are found.
+
+    `upcasts`: whether it computed in fp32.
+    """
     found = list(_loss_storages(tape))
+    if not upcasts:
+        found = [one for one in found if one.half is not None]
+        tape = _in_half(tape, found) if found else tape
     whole = {one.logits: int(tape.sizes[one.logits]) for one in found}
     return _rewritten(_without_last_token(tape, found, length), found, whole) if found else tape
 
@@ -75,6 +82,14 @@ def _storages_of(tape: Tape, head: range, backward: range) -> _LossStorages | No
     gradients = [number for number in backward if sizes[number] == largest]
     # One of the chosen labels' loss, one of all logits.
     return _LossStorages(half, logits, saved, *gradients[:2]) if len(gradients) > 1 else None
+
+
+def _in_half(tape: Tape, found: list[_LossStorages]) -> Tape:
+    sizes = tape.sizes.copy()
+    for one in found:
+        full = {one.logits, one.saved, one.chosen, one.gradient} - {one.gradient if one.fused else None}
+        sizes[list(full)] //= 2
+    return tape.resized(sizes)
 
 
 def _without_last_token(tape: Tape, found: list[_LossStorages], length: int) -> Tape:

@@ -36,6 +36,9 @@ VERSION = "physics-3"
 _MEASURED_CONTEXT_MIB = {"NVIDIA-A100-SXM4-40GB": 1429, "NVIDIA-GeForce-RTX-3060": 200, "NVIDIA-GeForce-RTX-4060": 200}
 _CUDNN_MIB = 250
 _CUDNN_NORM_MIB = 40
+# FSDP on two A100s with plain kernels: LoRA of Mistral-7B and all weights or QLoRA of santacoder showed 0.9 to 1.3 GiB
+# more than torch can have reserved. On one GPU nothing was missing.
+_NCCL_MIB = 1024
 # On the other measured products every run loaded cuDNN, so the figure already includes it.
 _MEASURED_WITHOUT_CUDNN = frozenset({"NVIDIA-A100-SXM4-40GB"})
 
@@ -191,12 +194,14 @@ def _size_bytes(parts: Iterable[Part]) -> int:
     return sum(part.size_bytes for part in parts)
 
 
-def context_part(product: Product, *, cudnn: bool, norms: bool) -> Part:
+def context_part(product: Product, *, cudnn: bool, norms: bool, communicates: bool = False) -> Part:
+    """`communicates`: with other GPUs."""
     unmeasured = PRODUCTS[product].context_mib if product in PRODUCTS else max(_MEASURED_CONTEXT_MIB.values())
     mib = _MEASURED_CONTEXT_MIB.get(product, unmeasured)
     if cudnn and (product in _MEASURED_WITHOUT_CUDNN or product not in _MEASURED_CONTEXT_MIB):
         mib += _CUDNN_MIB
-    return Part(CONTEXT_PART, (mib + (_CUDNN_NORM_MIB if norms else 0)) * MIB, f"one process on {product}")
+    mib += (_CUDNN_NORM_MIB if norms else 0) + (_NCCL_MIB if communicates else 0)
+    return Part(CONTEXT_PART, mib * MIB, f"one process on {product}{', with NCCL' if communicates else ''}")
 
 
 def least_context_mib(product: Product) -> int:

@@ -11,7 +11,7 @@ from vramcast.errors import FieldError, InvalidInput, InvalidTask
 from vramcast.forecast.accumulation import accumulated
 from vramcast.forecast.counters import CounterForecast
 from vramcast.forecast.forecast import Forecast, Source
-from vramcast.forecast.older_loss import LOSS, NEXT_TOKEN, SHIFTS_LABELS, with_older_loss
+from vramcast.forecast.older import Older, older_libraries
 from vramcast.forecast.peak_parts import peak_parts
 from vramcast.forecast.peaks import AllocatorSettings, Peaks, peaks
 from vramcast.forecast.physics import context_part
@@ -28,7 +28,7 @@ from vramcast.forecast.tape import Tape
 from vramcast.forecast.update import with_update
 from vramcast.hardware.products import memory_mib, reserve_mib
 from vramcast.names import Product
-from vramcast.task.framework import FSDP, TRANSFORMERS, is_older, runs_with
+from vramcast.task.framework import FSDP, runs_with
 from vramcast.task.quantity import MIB
 from vramcast.task.task import FIELD_NAMES, Task
 from vramcast.task.vocabulary import KEYS, PREFIX, Allocator, Kind, Offload, Optimizer, Precision
@@ -85,7 +85,8 @@ def forecast_recording(
     recording = load_recording(key)
     run = _run(recording, key, task)
     found, notes = _steady(run)
-    context = context_part(product, cudnn="cudnn" in recording.info, norms="norms" in recording.info)
+    info, communicates = recording.info, run.ranks > 1
+    context = context_part(product, cudnn="cudnn" in info, norms="norms" in info, communicates=communicates)
     room = None if task.share else _room_bytes(product, context.size_bytes)
     if room is not None and room < found.reserved_bytes and _holds(found, run, room):
         found, notes = _measured(run, room)[0], (*notes, f"the allocator gives cached memory back to fit {product}")
@@ -141,7 +142,7 @@ class _Run:
     offload: Offload
     allocator: Allocator
     fsdp: bool  # else stages are DeepSpeed's
-    older_loss: bool
+    older: Older | None
 
     @property
     def shards(self) -> bool:
@@ -163,10 +164,9 @@ def _run(recording: Recording, key: str, task: Task) -> _Run:
     cast = recording.info.get("precision", task.precision) in _CAST
     # Only FSDP has no masters.
     fsdp = runs_with(task.framework, FSDP) or not task.master_weights
-    older_loss = recording.info.get(LOSS) == NEXT_TOKEN and is_older(task.framework, TRANSFORMERS, SHIFTS_LABELS)
     return _Run(key, *_values(recording, task), cast, _optimizer(recording, task), task.gradient_accumulation,
                 task.zero_stage, task.data_parallel_size, task.master_weights, task.offload,
-                task.allocator, fsdp, older_loss)  # fmt: skip
+                task.allocator, fsdp, older_libraries(recording, task))  # fmt: skip
 
 
 @lru_cache(maxsize=512)
@@ -204,11 +204,10 @@ def _steps(run: _Run) -> tuple[Tape, tuple[str, ...]]:
     number, notes = recording.piece_at(point)
     if run.shards:
         notes = (*notes, f"sharding as {run.scheme} does it, seen from one of {run.ranks} GPUs")
-    if run.older_loss:
-        notes = (*notes, "the loss as transformers computed it before 4.46, with a copy of the logits")
-    # The older loss is found by its sizes, which a prepared tape has no more.
+    notes += run.older.notes if run.older else ()
+    # What older versions did otherwise is found by its sizes, which a prepared tape has no more.
     varied = replace(run, batch=0, length=None, side=None, allocator=Allocator.DEFAULT)
-    ready = None if run.older_loss else _prepared(varied, number)
+    ready = None if run.older else _prepared(varied, number)
     if ready is not None:
         return ready.tape(point), notes
     return _rewritten(recording.pieces[number].tape(point), run, recording), notes
@@ -229,8 +228,8 @@ def _prepared(run: _Run, number: int) -> Prepared | None:
 def _rewritten(tape: Tape, run: _Run, recording: Recording) -> Tape:
     """The tape with the task's loss, accumulation, sharding and optimizer."""
     element_bytes = 2 if run.cast and run.rank is None else 4
-    if run.older_loss:
-        tape = with_older_loss(tape, run.length or 1)
+    if run.older:
+        tape = run.older.steps(tape, run.batch, run.length or 1)
     if run.accumulation > 1 and "gradient-accumulation" not in recording.info:
         tape = accumulated(tape, run.accumulation)
     if run.shards:

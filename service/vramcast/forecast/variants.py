@@ -17,6 +17,7 @@ from vramcast.task.vocabulary import Attention, Kernels, Kind, LoraTargets, Prec
 # Any rank will do: it is one of the recording's variables.
 _LORA = {"lora-rank": "16"}
 _ATTENTION_LORA = {**_LORA, "lora-targets": "attention"}
+_QV_LORA = {**_LORA, "lora-targets": "qv"}  # PEFT's default for most language models
 _CHECKPOINTED = {"gradient-checkpointing": "true"}
 _BF16 = {"precision": "bf16"}
 _AMP = {"precision": "amp-bf16"}
@@ -44,6 +45,8 @@ _RARE: dict[str, Mapping[str, str]] = {
     "fp32 full checkpointed": {**_FP32, **_CHECKPOINTED},
     "16-bit attention lora checkpointed": {**_USUAL, **_ATTENTION_LORA},
     "16-bit attention lora": {**_BF16, **_ATTENTION_LORA},
+    "16-bit qv lora checkpointed": {**_USUAL, **_QV_LORA},
+    "16-bit qv lora": {**_BF16, **_QV_LORA},
     "16-bit nf4 upcast attention lora checkpointed": {**_USUAL, **_NF4, **_ATTENTION_LORA},
     "16-bit nf4 attention lora checkpointed": {**_USUAL, **_PLAIN_NF4, **_ATTENTION_LORA},
     "16-bit lora checkpointed liger": {**_USUAL, **_LORA, **_LIGER},
@@ -52,6 +55,7 @@ _RARE: dict[str, Mapping[str, str]] = {
     "16-bit lora liger": {**_BF16, **_LORA, **_LIGER},
     "16-bit nf4 upcast lora checkpointed liger": {**_USUAL, **_NF4, **_LORA, **_LIGER},
     "16-bit int8 upcast lora checkpointed": {**_USUAL, **_INT8, **_LORA},
+    "16-bit int4 lora checkpointed": {**_USUAL, **_INT4, **_LORA},
     "16-bit int4 attention lora checkpointed": {**_USUAL, **_INT4, **_ATTENTION_LORA},
     "16-bit full checkpointed fused": {**_USUAL, **_FUSED},
     "16-bit attention lora checkpointed fused": {**_USUAL, **_ATTENTION_LORA, **_FUSED},
@@ -63,7 +67,7 @@ _EAGER_AMP = "amp full eager"
 PLAIN_VARIANTS = ("amp full", "16-bit full", "fp32 full", _EAGER_AMP)
 # Of denoisers, which people fine-tune.
 DENOISER_VARIANTS = (*PLAIN_VARIANTS[:3], "16-bit attention lora checkpointed", "16-bit full checkpointed",
-                     "16-bit attention lora")  # fmt: skip
+                     "16-bit attention lora", "amp full checkpointed")  # fmt: skip
 FREQUENT_VARIANTS = tuple(_FREQUENT)
 LANGUAGE_VARIANTS = (*_FREQUENT, *_RARE)
 VARIANTS = {**_FREQUENT, **_RARE, _EAGER_AMP: {**_AMP, "attention": "eager"}}
@@ -73,7 +77,7 @@ _WEIGHTS = {
     Precision.FP32: "fp32", Precision.TF32: "fp32",
 }  # fmt: skip
 _WORDS = frozenset(LoraTargets)  # other targets are names of modules
-_TARGETS = {LoraTargets.ALL_LINEAR: "lora", LoraTargets.ATTENTION: "attention lora"}
+_TARGETS = {LoraTargets.ALL_LINEAR: "lora", LoraTargets.ATTENTION: "attention lora", LoraTargets.QV: "qv lora"}
 
 
 def variant_of(task: Task) -> str | None:

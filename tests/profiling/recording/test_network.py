@@ -6,19 +6,22 @@ from pathlib import Path
 
 import pytest
 import torch
+import transformers
 from torch import Tensor, nn
 
 from tests.profiling.recording.networks import llama
+from vramcast.forecast.older_loss import NEXT_TOKEN, NOT_UPCAST
 from vramcast.forecast.peaks import peaks
 from vramcast.forecast.sizes import Point, Variable
 from vramcast.forecast.storage import decode, encode
 from vramcast.profile.inputs import Inputs
 from vramcast.profile.recording.errors import NeedsValues, TooManyEvents, Unrecordable
 from vramcast.profile.recording.losses import loss_of
-from vramcast.profile.recording.network import Build, NetworkSteps, record_network
+from vramcast.profile.recording.network import Build, NetworkSteps, network_info, record_network, settings_of
 from vramcast.profile.recording.settings import RunSettings
 from vramcast.profile.step_plot import plot_step
-from vramcast.task.vocabulary import Precision
+from vramcast.task.task import parse_task
+from vramcast.task.vocabulary import PREFIX, Precision
 
 BATCH, LENGTH, SIDE, RANK = Variable.BATCH, Variable.LENGTH, Variable.SIDE, Variable.RANK
 IMAGES = Inputs(shapes=((3, 128, 128),))
@@ -63,6 +66,38 @@ def test_a_recording_agrees_with_a_fresh_one_at_a_point_that_was_not_recorded(
     fresh = peaks(NetworkSteps(build, inputs, settings).tape(point))
     assert solved.active_bytes == pytest.approx(fresh.active_bytes, rel=0.005)
     assert solved.reserved_bytes == pytest.approx(fresh.reserved_bytes, rel=0.005)
+
+
+@pytest.mark.parametrize(
+    ("said", "autocast"),
+    [
+        ({"lora-rank": "8", "quantization": "nf4"}, True),
+        ({"lora-rank": "8", "quantization": "nf4", "upcast": "false"}, True),
+        ({"lora-rank": "8", "quantization": "int4"}, True),
+        ({"lora-rank": "8"}, False),
+        ({"lora-rank": "8", "quantization": "nf4", "precision": "fp32"}, False),
+        ({"quantization": "nf4", "task": "inference"}, False),
+    ],
+)
+def test_quantized_networks_are_trained_under_autocast(said: dict[str, str], autocast: bool) -> None:
+    named = {"model": "any", "precision": "bf16", **said}
+    task = parse_task({PREFIX + name: value for name, value in named.items()})
+    assert task is not None
+    assert settings_of(task).autocast is autocast
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script:FutureWarning")  # GPTBigCode uses it
+def test_a_recording_knows_what_older_versions_did_otherwise() -> None:
+    small = {"n_embd": 64, "n_layer": 2, "n_head": 4, "vocab_size": 100, "bos_token_id": None, "eos_token_id": None}
+    with torch.device("meta"):
+        starcoder = transformers.GPTBigCodeForCausalLM(transformers.GPTBigCodeConfig(**small))
+        gpt2 = transformers.GPT2LMHeadModel(transformers.GPT2Config(**small))
+        today = llama()
+    keys_and_values = 2 * 64 // 4
+    assert network_info(starcoder)["kept-for-cache"] == str(64 + keys_and_values)
+    assert network_info(starcoder)["loss"] == network_info(gpt2)["loss"] == NOT_UPCAST
+    assert "kept-for-cache" not in network_info(gpt2)
+    assert network_info(today)["loss"] == NEXT_TOKEN
 
 
 def test_a_network_that_takes_one_image_size_is_recorded_at_that_size() -> None:

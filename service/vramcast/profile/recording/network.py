@@ -9,7 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from vramcast.forecast.older_loss import LOSS, NEXT_TOKEN
+from vramcast.forecast.older_cache import CACHE
+from vramcast.forecast.older_loss import LOSS, NEXT_TOKEN, NOT_UPCAST
 from vramcast.forecast.recording import Recording, Span
 from vramcast.forecast.sizes import Point, Variable
 from vramcast.forecast.storage import MOST_EVENTS, pack
@@ -35,6 +36,11 @@ _BEYOND = 2
 _LARGEST_WITH_SIDES = 12 << 10  # 16 kB as text
 _HALF = frozenset({Precision.FP16, Precision.BF16})
 _CAUSAL = "ForCausalLM"  # what transformers calls the loss of a model that predicts the next token
+_CAUSAL_TOO = "LMHeadModel"  # GPT-2's class, whose name does not tell the loss
+# Networks whose logits older versions of transformers gave to the loss as they were, in 16 bits.
+_NEVER_UPCAST = frozenset({"bloom", "falcon", "gpt2", "gpt_bigcode", "gpt_neox", "mpt", "opt"})
+# Those that kept the cache of keys and values while they were checkpointed.
+_KEPT_CACHE = frozenset({"gpt_bigcode"})
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 
 
@@ -42,7 +48,7 @@ def settings_of(task: Task) -> RunSettings:
     """What of a task's description changes the steps. The optimizer and sharding are added when it is forecast."""
     return RunSettings(
         precision=task.precision,
-        autocast=task.upcasts and task.precision in _HALF,  # casts back what was upcast, where it is multiplied
+        autocast=_under_autocast(task),
         attention=task.attention or Attention.SDPA,
         gradient_checkpointing=task.gradient_checkpointing,
         reentrant=task.gradient_checkpointing,  # with FSDP and a frozen base it takes more, otherwise the same
@@ -53,6 +59,14 @@ def settings_of(task: Task) -> RunSettings:
         kernels=task.kernels,
         inference=task.kind is Kind.INFERENCE,
     )
+
+
+def _under_autocast(task: Task) -> bool:
+    """Quantized networks are trained with the Trainer's `bf16` or `fp16` set: layer norms compute in fp32, and what was
+    upcast is cast back where it is multiplied.
+    """
+    quantized = task.quantization is not Quantization.NONE and task.kind is not Kind.INFERENCE
+    return quantized and task.precision in _HALF
 
 
 def recording_info(task: Task, inputs: Inputs, model: nn.Module) -> dict[str, str]:
@@ -80,12 +94,20 @@ def recording_info(task: Task, inputs: Inputs, model: nn.Module) -> dict[str, st
 
 def network_info(model: nn.Module) -> dict[str, str]:
     convolves = any(isinstance(module, _CONVOLUTIONS) for module in model.modules())
-    predicts = getattr(model, "loss_type", None) == _CAUSAL
     return {
         "family": family(model),
         **({"cudnn": "true"} if convolves else {}),
-        **({LOSS: NEXT_TOKEN} if predicts else {}),
+        **_older_info(model),
     }
+
+
+def _older_info(model: Any) -> dict[str, str]:
+    """What older versions of transformers did otherwise."""
+    kind, info = getattr(getattr(model, "config", None), "model_type", ""), {}
+    if getattr(model, "loss_type", None) == _CAUSAL or type(model).__name__.endswith(_CAUSAL_TOO):
+        info[LOSS] = NOT_UPCAST if kind in _NEVER_UPCAST else NEXT_TOKEN
+    projected = getattr(getattr(model.transformer.h[0], "attn", None), "c_attn", None) if kind in _KEPT_CACHE else None
+    return info | ({CACHE: str(projected.out_features)} if projected is not None else {})
 
 
 def record_network(

@@ -33,6 +33,7 @@ _EVALUATE_ONLY = ("agpl", "non-commercial", "noncommercial", "cc-by-nc")
 _PREFIXES = ("torchvision ", "timm ")
 _MOST_GIB = 2000.0
 _PIXEL_CHANNELS = 3
+_DENOISERS_TRAINERS = ("diffusers", "finetrainers")
 # timm builds resnext101_32x8d for all of these.
 _MISNAMED = re.compile(r"ig_resnext101_32x(?:16|32|48)d")
 # Families of networks that have next to no attention, so nothing depends on how it is computed.
@@ -224,7 +225,7 @@ def _task(row: Row, network: Mapping[str, str], *, sequences: bool, attention: b
     said = {
         **network,
         "batch-size": _count(row["batch_per_gpu"], "batch"),
-        "precision": words.precision(row["precision"]),
+        "precision": words.precision(row["precision"], mixed=_trains_in_fp32(row)),
         "optimizer": words.optimizer(row["optimizer"]),
         "attention": words.attention(row["attention"]) if attention else "",
         "kernels": words.kernels(row["kernels"]),
@@ -252,6 +253,12 @@ def _task(row: Row, network: Mapping[str, str], *, sequences: bool, attention: b
         raise LeftOut(f"not a valid task: {first.field.removeprefix(PREFIX)} {first.value}") from error
     assert task is not None  # noqa: S101 - it names a model, or its size
     return task
+
+
+def _trains_in_fp32(row: Row) -> bool:
+    """Trainers of denoisers name the precision of autocast: what they freeze has it, what they train is in fp32."""
+    trains_denoisers = row["framework"].startswith(_DENOISERS_TRAINERS)
+    return trains_denoisers and _method(row) == "full" and row["parallelism"] in ("", "none")
 
 
 def _without_masters(row: Row) -> bool:

@@ -62,8 +62,11 @@ _PRECISIONS: _Table = (
 )  # fmt: skip
 
 
-def precision(text: str) -> str:
+def precision(text: str, *, mixed: bool = False) -> str:
+    """`mixed`: 16 bits are those of autocast, and trained weights have 32."""
     known = _first(_PRECISIONS, text)
+    if mixed and known in ("bf16", "fp16"):
+        return f"amp-{known}"
     if not known:
         raise LeftOut("precision not stated, or none that an annotation has")
     return known

@@ -1,0 +1,52 @@
+"""What an older version of transformers did otherwise, from a tape of today's."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from vramcast.forecast.older_cache import CACHE, KEEPS_NO_CACHE, with_older_cache
+from vramcast.forecast.older_loss import LOSS, NEXT_TOKEN, NOT_UPCAST, SHIFTS_LABELS, with_older_loss
+from vramcast.forecast.recording import Recording
+from vramcast.forecast.tape import Tape
+from vramcast.task.framework import FSDP, TRANSFORMERS, is_older, runs_with
+from vramcast.task.task import Task
+from vramcast.task.vocabulary import Precision, Quantization
+
+
+@dataclass(frozen=True, slots=True)
+class Older:
+    loss: bool  # with a copy of the logits
+    upcasts: bool  # and all of them in fp32
+    kept_elements: int  # of each token, in each block that is checkpointed; 0: none
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        version = ".".join(map(str, SHIFTS_LABELS))
+        loss = (f"the loss as transformers computed it before {version}, with a copy of the logits",) * self.loss
+        version = ".".join(map(str, KEEPS_NO_CACHE))
+        return loss + (f"checkpointed blocks keep a cache, as in transformers before {version}",) * bool(
+            self.kept_elements
+        )
+
+    def steps(self, tape: Tape, batch: int, length: int) -> Tape:
+        if self.loss:
+            tape = with_older_loss(tape, length, upcasts=self.upcasts)
+        return with_older_cache(tape, batch * length, self.kept_elements) if self.kept_elements else tape
+
+
+def older_libraries(recording: Recording, task: Task) -> Older | None:
+    """None: the task says no version, or one that does what was recorded."""
+    predicts = recording.info.get(LOSS, "")
+    loss = predicts.startswith(NEXT_TOKEN) and is_older(task.framework, TRANSFORMERS, SHIFTS_LABELS)
+    kept = int(recording.info.get(CACHE, "0"))
+    keeps = kept > 0 and task.gradient_checkpointing and is_older(task.framework, TRANSFORMERS, KEEPS_NO_CACHE)
+    if not (loss or keeps):
+        return None
+    return Older(loss, predicts != NOT_UPCAST or _under_autocast(task), kept if keeps else 0)
+
+
+def _under_autocast(task: Task) -> bool:
+    """As quantized networks are, and those of which FSDP keeps fp32 copies."""
+    mixed = task.zero_stage > 0 and task.master_weights and runs_with(task.framework, FSDP)
+    pure = task.precision in (Precision.BF16, Precision.FP16) and task.quantization is Quantization.NONE
+    return mixed or not pure
