@@ -77,9 +77,14 @@ def test_the_stated_risk_is_kept_on_networks_that_were_not_measured(networks: in
     assert 0.92 <= np.mean(covered) <= 0.995
 
 
-def test_a_narrow_cell_needs_two_networks() -> None:
-    assert NARROW not in fit(misses({"a": [0.1]})).cells
-    assert NARROW in fit(misses({"a": [0.1], "b": [0.1]})).cells
+def test_a_narrow_cell_of_one_network_borrows_from_the_networks_of_wider_ones() -> None:
+    """Its bound lies closer than if nothing else were known."""
+    lonely = fit(misses({"a": [0.01]})).cells[NARROW]
+    agreeing = misses({f"n{at}": [0.0] for at in range(12)}, RunKind(Method.FULL))
+    borrowing = fit([*misses({"a": [0.01]}), *agreeing]).cells[NARROW]
+    differing = misses(drawn(12, 2, between=0.2, within=0.01), RunKind(Method.FULL))
+    wary = fit([*misses({"a": [0.01]}), *differing]).cells[NARROW]
+    assert borrowing.beyond(0.05) < lonely.beyond(0.05) < wary.beyond(0.05)
 
 
 def test_a_cell_without_runs_is_answered_by_the_wider_one() -> None:

@@ -4,7 +4,8 @@ Few networks were measured in most kinds, so a quantile of all runs would be tha
 is the cell's shift, what its source and its network add, and what the run adds. Shift and spread are means over
 networks of a source, each of which counts once however many runs it has, and are drawn to the wider cell's as long as
 there are few. The bound is a prediction interval of Student's distribution for a run of one more network from one more
-source: with three networks it is wider than with thirty.
+source: with three networks it is wider than with thirty. What a wider cell lends to the spread, it lends in degrees of
+freedom too, so that a kind that only one network had is bounded by what networks differ by elsewhere.
 
 Of image networks there are hundreds, each with the largest batch that ran and the next one, which did not. Their need
 is taken as the middle between the two, and the bound is a conformal quantile.
@@ -40,24 +41,25 @@ from vramcast.train.runs.reader import MeasuredRun, RunEnding, read_runs
 # How many networks the wider cell counts for. It takes more to shift than to widen: that a recording is right on the
 # average is known from how it is made.
 _SHIFT_WEIGHT = 4.0
-_SPREAD_WEIGHT = 2.0
+_SPREAD_WEIGHT = 3.0
 # Before any run, as two networks of the widest cell: recordings are unbiased, tensors closer than what is reserved for
 # them (docs/benchmarks/recordings.md), and nobody knows the longest batch to the token.
 _FIRST_SPREADS = {
     "tensors/fixed": 0.04, "device/fixed": 0.08, "tensors/varying": 0.08, "device/varying": 0.2, "tensors/images": 0.1,
     "device/images": 0.2,
 }  # fmt: skip
-# What another source adds: its counters, versions and loop.
-_SOURCE_SPREADS = {Figure.TENSORS: 0.05, Figure.DEVICE: 0.08}
+# What another source adds: its counters, versions and loop; where lengths vary, its data.
+_SOURCE_SPREADS = {
+    "tensors/fixed": 0.05, "device/fixed": 0.06, "tensors/varying": 0.1, "device/varying": 0.15, "tensors/images": 0.05,
+    "device/images": 0.08,
+}  # fmt: skip
 # A network that is further off counts as if it were as far: something else was wrong with it, and it would widen the
 # bounds of all others.
 _FURTHEST = 0.25
 # A smaller run misses by what does not shrink with it, and has half a GiB of margin for that anyway.
 _LEAST_GIB = 4.0
-# A cell of fewer networks is left to the next wider one.
-_NETWORKS = 2
-# Degrees of freedom that the wider cells lend.
-_LENT = 3
+# Degrees of freedom that the wider cells lend: as many as networks, and one for what is known before any run.
+_LENT = _SPREAD_WEIGHT + 1.0
 # Runs of a sweep over sizes that count.
 _SWEEP = 12
 # Where a run fills its GPU, the allocator gives cached memory back: what it reserved says little about what it would
@@ -161,6 +163,7 @@ def _between(run: MeasuredRun, kind: RunKind, both: tuple[Forecast, Forecast], r
 class _Spread:
     shift: float
     spread: float
+    groups: int = 0  # networks of a source
     networks: int = 0
     sources: int = 0
     runs: int = 0
@@ -183,14 +186,13 @@ def fit(found: Iterable[Miss]) -> RecordedCalibration:
         above = wider[cell]
         spreads[cell] = _spread(gathered[cell], _Spread(0.0, _FIRST_SPREADS[cell]) if above is None else spreads[above])
     return RecordedCalibration({
-        cell: _by_rank(gathered[cell]) if spread.networks >= MIN_SCORES else _by_student(spread, _figure(cell))
+        cell: _by_rank(gathered[cell]) if spread.networks >= MIN_SCORES else _by_student(spread, _widest(cell))
         for cell, spread in spreads.items()
-        if spread.networks >= _NETWORKS or wider[cell] is None
     })  # fmt: skip
 
 
-def _figure(cell: str) -> Figure:
-    return Figure(cell.split("/", maxsplit=1)[0])
+def _widest(cell: str) -> str:
+    return "/".join(cell.split("/")[:2])
 
 
 def _spread(by_group: _ByGroup, above: _Spread) -> _Spread:
@@ -200,14 +202,15 @@ def _spread(by_group: _ByGroup, above: _Spread) -> _Spread:
     squares = sum(min(_FURTHEST**2, float(np.mean((np.array(ratios) - shift) ** 2))) for ratios in by_group.values())
     spread = math.sqrt((squares + _SPREAD_WEIGHT * above.spread**2) / (count + _SPREAD_WEIGHT))
     networks, sources = ({group[at] for group in by_group} for at in (1, 0))
-    return _Spread(shift, spread, len(networks), len(sources), sum(map(len, by_group.values())))
+    return _Spread(shift, spread, count, len(networks), len(sources), sum(map(len, by_group.values())))
 
 
-def _by_student(spread: _Spread, figure: Figure) -> Learned:
+def _by_student(spread: _Spread, widest: str) -> Learned:
     """The more sources a cell has, the more of what they differ by is in its spread."""
-    sources = _SOURCE_SPREADS[figure] / math.sqrt(spread.sources)
-    wide = math.hypot(spread.spread, sources) * math.sqrt(1.0 + 1.0 / (spread.networks + 1))
-    quantile = stats.t(spread.networks + _LENT).ppf
+    sources = _SOURCE_SPREADS[widest] / math.sqrt(spread.sources)
+    freedom = spread.groups + _LENT
+    wide = math.hypot(spread.spread, sources) * math.sqrt(1.0 + 1.0 / freedom)
+    quantile = stats.t(freedom).ppf
     margins = {risk: float(wide * quantile(1.0 - risk)) for risk in RISKS}
     return Learned(spread.shift, Factors(spread.runs, margins), spread.networks)
 
