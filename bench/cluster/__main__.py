@@ -17,8 +17,8 @@ from pathlib import Path
 
 import numpy as np
 from bench.cluster.jobs import HOUR, Job, Measured, Trace, draw_jobs, read_measured, read_trace, with_kinds
-from bench.cluster.policies import Policy, ours, policies
-from bench.cluster.report import BUSY_POLICIES, CHOOSING, CURVE_POLICIES, VARIED, write_page
+from bench.cluster.policies import ORACLE, Policy, ours, policies
+from bench.cluster.report import BUSY_POLICIES, CHOOSING, CURVE_POLICIES, VARIED, VARIED_ORACLE, write_page
 from bench.cluster.simulate import Simulation, Tally
 
 from vramcast.forecast.forecaster import CachingForecaster
@@ -27,7 +27,8 @@ from vramcast.placement.board import Ranking
 
 # By mix, the work that arrives, over what the GPUs could do with one job each.
 LOADS = {"gavel": 0.8, "lucid": 0.8, "busy": 0.3}
-HARMLESS = (1.2, 1.4, 1.6, 1.75, 1.9, 2.1, 2.5)
+HARMLESS = (1.2, 1.4, 1.5, 1.6, 1.75, 1.9, 2.1, 2.5)
+HARMLESS_LOSSES = (0.2, 0.4, 0.6, 0.8, 1.2)  # of the oracle
 _BUSY = 0.9
 # Seeds of the jobs that a policy learns from, which never count.
 _EARLIER = 1000
@@ -82,8 +83,9 @@ def simulate(setup: Setup, mix: str, seed: int, policy: Policy) -> Row:
 
 
 def _row(mix: str, policy: Policy, seed: int, tally: Tally, seconds: float) -> Row:
+    harmless = policy.ranking.harmless_slowdown if policy.harmless_loss is None else policy.harmless_loss
     return Row(
-        mix, policy.name, seed, policy.ranking.harmless_slowdown, tally.gpu_seconds / HOUR, tally.makespan / HOUR,
+        mix, policy.name, seed, harmless, tally.gpu_seconds / HOUR, tally.makespan / HOUR,
         float(np.mean(tally.times)) / HOUR, float(np.percentile(tally.times, 95)) / HOUR,
         float(np.mean(tally.waits)) / HOUR, float(np.mean(tally.slowdowns)), tally.slowed,
         len(tally.jobs_with_oom) / tally.jobs, tally.lost_seconds / HOUR, len(tally.refused) / tally.jobs,
@@ -100,7 +102,7 @@ def compare(setup: Setup, seeds: int) -> Iterator[Row]:
 
 
 def vary(setup: Setup, seeds: int) -> Iterator[Row]:
-    """The same policy with other slowdowns that count as harmless, beside whole GPUs and guesses, on other jobs."""
+    """vramcast and the oracle, with other slowdowns that count as harmless, beside other policies on other jobs."""
     compared = [policy for policy in policies() if policy.name in CURVE_POLICIES]
     for seed in range(CHOOSING, CHOOSING + seeds):
         for mix in ("gavel", "lucid"):
@@ -109,6 +111,8 @@ def vary(setup: Setup, seeds: int) -> Iterator[Row]:
             for harmless in HARMLESS:
                 learned = ours("learned", 0.05, Ranking(harmless_slowdown=harmless))
                 yield simulate(setup, mix, seed, replace(learned, name=VARIED))
+            for loss in HARMLESS_LOSSES:
+                yield simulate(setup, mix, seed, replace(ORACLE, name=VARIED_ORACLE, harmless_loss=loss))
 
 
 def main() -> None:

@@ -11,6 +11,7 @@ import csv
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from random import Random
@@ -43,7 +44,12 @@ class Kind:
 
     @property
     def annotations(self) -> dict[str, str]:
-        return annotations_of(self.model, self.batch_size, amp=self.amp)
+        return _annotations(self.model, self.batch_size, self.amp)
+
+
+@cache
+def _annotations(model: str, batch_size: int, amp: bool) -> dict[str, str]:
+    return annotations_of(model, batch_size, amp=amp)
 
 
 @dataclass(frozen=True, slots=True)

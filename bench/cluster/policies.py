@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 
 from bench.cluster.described import NETWORKS, PREFIX, horus_mib
@@ -31,7 +31,10 @@ class Policy:
     learns: bool = False  # calibration and OOM history
     sees: bool = False  # telemetry: memory beyond promises, and utilization of jobs alone on a GPU
     warm: bool = False  # it has learned from as many other jobs before the first one that counts
-    knows_pairs: bool = False  # the oracle places by the measured slowdown
+    sees_memory: bool = True  # telemetry has memory_util
+    # The oracle places by the measured slowdown. It shares a GPU rather than take an empty one if all jobs there
+    # together lose no more than this.
+    harmless_loss: float | None = None
     number: Ask | None = None  # the memory comes from here, and only the utilization from the description
 
 
@@ -75,6 +78,9 @@ def described(risk: float, max_slowdown: float | None = None) -> Ask:
     return lambda kind, _deaths, _name: kind.annotations | extra
 
 
+ORACLE = Policy("oracle", oracle, harmless_loss=0.4)
+
+
 def ours(name: str, risk: float, ranking: Ranking = DEFAULT_RANKING, limit: float | None = None) -> Policy:
     warm = "learned" in name
     return Policy(f"vramcast {name}", described(risk, limit), ranking, learns=True, sees=True, warm=warm)
@@ -99,5 +105,6 @@ def policies() -> list[Policy]:
         ours("0.01, cold", 0.01),
         ours("0.01, learned", 0.01),
         ours("0.05, learned, max-slowdown 1.3", 0.05, limit=1.3),
-        Policy("oracle", oracle, knows_pairs=True),
+        replace(ours("0.05, learned", 0.05), name="vramcast 0.05, learned, without memory_util", sees_memory=False),
+        ORACLE,
     ]

@@ -17,12 +17,14 @@ if TYPE_CHECKING:
 
 WHOLE = "whole GPUs"
 VARIED = "varied"  # not a row of the table: vramcast with other values of harmless_slowdown
+VARIED_ORACLE = "varied oracle"
 # From this seed on, jobs on which harmless_slowdown is varied and its default was chosen.
 CHOOSING = 100
 CURVE_POLICIES = (WHOLE, f"human, typically x {EQUAL:g}", "human, typically x 2")
 OURS, PACKING = "vramcast 0.05, learned", "vramcast 0.05, packing only, learned"
 # Where sharing does not pay, these are enough to show it.
-BUSY_POLICIES = (WHOLE, f"human, typically x {EQUAL:g}", PACKING, OURS, f"{OURS}, max-slowdown 1.3", "oracle")
+BLIND = f"{OURS}, without memory_util"
+BUSY_POLICIES = (WHOLE, f"human, typically x {EQUAL:g}", PACKING, OURS, f"{OURS}, max-slowdown 1.3", BLIND, "oracle")
 _SAME_RANKING = f"human, typically x {EQUAL:g}, ranked by vramcast"
 _NAMES = {"gavel": "Gavel's models", "lucid": "Lucid's mix", "busy": "Only jobs above 90 % GPU utilization, load 0.3"}
 
@@ -49,11 +51,11 @@ class Table:
 
 
 class Curve:
-    """vramcast with several values of harmless_slowdown, beside other policies on the same jobs."""
+    """A policy with several slowdowns that count as harmless, beside other policies on the same jobs."""
 
-    def __init__(self, rows: Sequence[Row]) -> None:
-        self._rows = [row for row in rows if row.policy == VARIED]
-        self._table = Table([row for row in rows if row.policy != VARIED])
+    def __init__(self, rows: Sequence[Row], varied: str = VARIED) -> None:
+        self._rows = [row for row in rows if row.policy == varied]
+        self._table = Table([row for row in rows if row.policy not in (VARIED, VARIED_ORACLE)])
         self.limits = sorted({row.harmless for row in self._rows})
 
     @property
@@ -129,7 +131,7 @@ def _equal_ooms(table: Table, mix: str) -> str:
     return next((p for p in humans if np.mean(table.values(mix, p, lambda r: r.oom)) <= ours + 0.001), humans[-1])
 
 
-def _goals(table: Table, curve: Curve) -> list[str]:
+def _goals(table: Table, curve: Curve, oracle: Curve) -> list[str]:
     lines = ["| | goal | " + " | ".join(_NAMES[mix] for mix in ("gavel", "lucid")) + " |", "|---|---|---|---|"]
 
     def add(goal: str, must: str, of: Callable[[str], str]) -> None:
@@ -141,10 +143,10 @@ def _goals(table: Table, curve: Curve) -> list[str]:
     add("GPU-hours against whole GPUs", "-25 %", against(lambda r: r.gpu_hours))
     add("mean job time against whole GPUs", "no worse", against(lambda r: r.mean_hours))
 
-    def as_fast(human: str) -> Callable[[str], str]:
+    def as_fast(human: str, curve: Curve = curve) -> Callable[[str], str]:
         def told(mix: str) -> str:
             limit, ratios = curve.as_fast_as(mix, human)
-            return f"{_change(ratios)} at {limit:.2f}"
+            return f"{_change(ratios)} at {limit:.2f}" if curve is not oracle else _change(ratios)
 
         return told
 
@@ -152,6 +154,7 @@ def _goals(table: Table, curve: Curve) -> list[str]:
         "GPU-hours against the human's guess at equal OOMs and equal mean job time", "-10 %", as_fast(CURVE_POLICIES[1])
     )
     add("... if people typically ask for x 2", "-10 %", as_fast(CURVE_POLICIES[2]))
+    add("... the oracle instead of vramcast", "", as_fast(CURVE_POLICIES[1], oracle))
     add("... GPU-hours as installed", "-10 %", against(lambda r: r.gpu_hours, human=True))
     add("... mean job time as installed", "", against(lambda r: r.mean_hours, human=True))
     add("... GPU-hours, both packing only", "-10 %", against(lambda r: r.gpu_hours, PACKING, human=True))
@@ -170,11 +173,12 @@ def _goals(table: Table, curve: Curve) -> list[str]:
 
 def write_page(out: Path, rows: Sequence[Row], seeds: int, jobs: int, gpus: int) -> None:
     table = Table([row for row in rows if row.seed < CHOOSING])
-    curve = Curve([row for row in rows if row.seed >= CHOOSING])
+    chosen_by = [row for row in rows if row.seed >= CHOOSING]
+    curve, oracle = Curve(chosen_by), Curve(chosen_by, VARIED_ORACLE)
     images = out.parent / "images"
     _plot_policies(images / "what-it-buys.png", table)
     _plot_harmless(images / "harmless-slowdown.png", curve)
-    out.write_text(page(table, curve, seeds, jobs, gpus), encoding="utf-8")
+    out.write_text(page(table, curve, oracle, seeds, jobs, gpus), encoding="utf-8")
 
 
 def choice(curve: Curve) -> str:
@@ -195,9 +199,11 @@ def choice(curve: Curve) -> str:
     return "\n".join(lines)
 
 
-def page(table: Table, curve: Curve, seeds: int, jobs: int, gpus: int) -> str:
+def page(table: Table, curve: Curve, oracle: Curve, seeds: int, jobs: int, gpus: int) -> str:
     busy_gpu = _change(table.ratios("busy", OURS, lambda r: r.gpu_hours))
     busy_time = _change(table.ratios("busy", OURS, lambda r: r.mean_hours))
+    blind_gpu = _change(table.ratios("busy", BLIND, lambda r: r.gpu_hours))
+    blind_time = _change(table.ratios("busy", BLIND, lambda r: r.mean_hours))
     packed_gpu = _change(table.ratios("busy", PACKING, lambda r: r.gpu_hours))
     packed_time = _change(table.ratios("busy", PACKING, lambda r: r.mean_hours))
     sections = "\n".join(f"### {_NAMES[mix]}\n\n" + "\n".join(_lines(table, mix)) + "\n" for mix in table.mixes)
@@ -214,7 +220,7 @@ come, is from Gavel's traces. The jobs belong to eight teams, which do not learn
 
 Changes are against whole GPUs on the same jobs: the mean over the seeds (lowest to highest).
 
-{chr(10).join(_goals(table, curve))}
+{chr(10).join(_goals(table, curve, oracle))}
 
 **The default.** Fewer GPU-hours are paid for with slower jobs, and `harmless_slowdown` says how far to go. It was
 varied on other jobs than those of the other rows, {curve.told_seeds}. Its default is, of these values, the one that
@@ -229,15 +235,19 @@ As installed, vramcast has faster jobs than that guess instead, for about as man
 *both ranked by vramcast* compare nothing but the memory that is asked for.
 
 The oracle, which knows every pair, shows what better forecasts of slowdown would give
-([how good they are](benchmarks/interference.md)). On Lucid's mix that is much. On Gavel's models it is little: these
-jobs keep their GPUs too busy to be 10 % below the tightest guess and as fast as on whole GPUs at once.
+([how good they are](benchmarks/interference.md)).
+
+**What telemetry adds.** How hard a task presses on its neighbours is known from its utilization while it has a GPU to
+itself: `gpu_util` and `memory_util`. *Without memory_util*, only the first is scraped, and the forecast of the rest
+stays. Then jobs that should not share do so.
 
 ## When sharing does not pay
 
 - **Busy jobs on a cluster where nothing waits.** The gain in job time is waiting that sharing avoids. With jobs above
   90 % GPU utilization alone, and work for only 30 % of the GPUs, packing only changes
   - GPU-hours by {packed_gpu}, and the mean job time by {packed_time};
-  - with slowdown in the ranking it is {busy_gpu}, and {busy_time}.
+  - with slowdown in the ranking it is {busy_gpu}, and {busy_time};
+  - without `memory_util` it is {blind_gpu}, and {blind_time}.
 
   GPUs that are freed so are paid for with job time. Give such jobs `max-slowdown`, or whole GPUs.
 - **Tasks of which nothing is known.** `gpu-memory` alone says nothing about utilization. vramcast then assumes
@@ -249,7 +259,8 @@ jobs keep their GPUs too busy to be 10 % below the tightest guess and as fast as
 doubled after an OOM. *GPUMemNet*: the upper edge of its class (8 GiB; 1 GiB for MLPs), as if it were always right.
 *Horus*: weights, gradients, states and all activations twice, plus 500 MiB. *Oracle*: knows each need and each pair.
 *Cold*: vramcast has seen no run. *Learned*: it has seen as many other jobs before. *Packing only*: `slowdown_weight` 0.
-*Larger than a GPU*: jobs whose bound no GPU holds; their owners then ask for a whole one.
+*Without memory_util*: telemetry has `gpu_util` alone. *Larger than a GPU*: jobs whose bound no GPU holds; their owners
+then ask for a whole one.
 
 {sections}
 ## What is simplified
@@ -257,6 +268,7 @@ doubled after an OOM. *GPUMemNet*: the upper edge of its class (8 GiB; 1 GiB for
 - A GPU with more than two jobs: their losses are added. Nobody measured more than two.
 - A job's memory peaks one minute after its start. What does not fit then dies, has lost that minute, and comes again a
   minute later. Telemetry shows at that moment what is used beyond promises, for the whole GPU.
+- A job that has a GPU to itself is as busy as Lucid measured it, whenever telemetry looks.
 - Every process in Lucid's measurements takes about 2 GiB before its first tensor: an old CUDA loaded all kernels at the
   start. The forecast counts 0.4 GiB for that, so vramcast is too low here until it has seen runs.
 - Jobs on one GPU only, without host memory or CPU, durations between 6 minutes and a day.

@@ -41,8 +41,6 @@ PEAK_SECONDS = 60.0
 RETRY_SECONDS = 60.0
 TEAMS = 8
 TOO_SLOW = 1.3
-# The oracle shares a GPU rather than take an empty one if all its jobs together lose no more than this.
-_HARMLESS = 0.4
 
 Gpu = tuple[NodeName, int]
 
@@ -210,16 +208,16 @@ class Simulation:
         decision = ledger.decide(demand, self._columns)
         if not decision.fits.any():
             return None
-        if self._policy.knows_pairs:
-            return self._promise_by_truth(job, demand, now)
-        points = fit.scores(ledger.board, demand, decision.sweep, self._columns)
-        best = int(np.argmax(np.where(decision.fits, points, -1)))
+        if self._policy.harmless_loss is not None:
+            return self._promise_by_truth(job, demand, now, self._policy.harmless_loss)
+        # The node that would score 10.
+        best = int(fit.worths(ledger.board, demand, decision.sweep, self._columns).argmax())
         promise = ledger.assign(demand, self._names[best], now)
         assert isinstance(promise, Promise), promise
         ledger.confirm(promise, now)
-        return replace(promise, state=State.BOUND)
+        return ledger.promise_of(demand.uid) or promise
 
-    def _promise_by_truth(self, job: Job, demand: Demand, now: float) -> Promise:
+    def _promise_by_truth(self, job: Job, demand: Demand, now: float, harmless: float) -> Promise:
         """Beside jobs that it hardly harms, the fullest first; else an empty GPU; else where it harms least."""
         need, choices = demand.needs_mib[PRODUCT], []
         for gpu, runs in self._on.items():
@@ -231,7 +229,7 @@ class Simulation:
                     - 2
                     for run in runs
                 )
-                rank = 0 if runs and harm <= _HARMLESS else 1 if not runs else 2
+                rank = 0 if runs and harm <= harmless else 1 if not runs else 2
                 choices.append((rank, harm if rank == 2 else 0.0, room, gpu))
         node, index = min(choices)[3]
         promise = Promise(
@@ -306,7 +304,8 @@ class Simulation:
         runs = self._on[gpu]
         if len(runs) == 1 and runs[0].peaked:
             kind = self._measured.kinds[runs[0].job.kind]
-            self._state.apply(UtilizationSeen(runs[0].promise.uid, kind.busy, kind.traffic))
+            memory = kind.traffic if self._policy.sees_memory else None
+            self._state.apply(UtilizationSeen(runs[0].promise.uid, kind.busy, memory))
 
     def _used_mib(self, run: Running) -> int:
         return self._measured.kinds[run.job.kind].memory_mib

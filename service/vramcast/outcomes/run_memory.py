@@ -116,7 +116,7 @@ class RunMemory:
         self._tasks: dict[TaskHere, Remembered] = {}  # in the order of the last run
         self._relatives: dict[tuple[str, str, str], dict[TaskHere, None]] = {}
         self._surprises: dict[str, dict[TaskHere, float]] = {}  # by namespace
-        self._margins: dict[tuple[str, Scatter, float], float] = {}  # until the next run
+        self._margins: dict[str, dict[tuple[Scatter, float], float]] = {}  # by namespace, until its next run
 
     def __len__(self) -> int:
         return len(self._tasks)
@@ -139,7 +139,7 @@ class RunMemory:
         self._relatives.setdefault(_relation(task), {})[task.key] = None
         if task.surprise is not None:
             self._surprises.setdefault(task.key.namespace, {})[task.key] = task.surprise
-        self._margins = {}
+        self._margins.pop(task.key.namespace, None)
         if len(self._tasks) > self._most:
             self._drop(next(iter(self._tasks)))
 
@@ -153,6 +153,7 @@ class RunMemory:
             del self._relatives[_relation(gone)]
         if gone.surprise is not None:
             del self._surprises[key.namespace][key]
+            self._margins.pop(key.namespace, None)
 
     # ------------------------------------------------------------------ recalling
 
@@ -192,12 +193,12 @@ class RunMemory:
         return sorted((r for r in known if r.speaks), key=lambda r: r.point.distance(point))[:_MOST_RELATIVES]
 
     def _margin(self, namespace: str, scatter: Scatter, risk: float) -> float:
-        margins = self._margins
-        known = margins.get((namespace, scatter, risk))
+        margins = self._margins.setdefault(namespace, {})
+        known = margins.get((scatter, risk))
         if known is None:
             published = scatter_at(scatter, risk)
             own = self._surprises.get(namespace, {}) if scatter is not SCATTER_OF_NETWORK else {}
-            known = margins[namespace, scatter, risk] = _blended(published, np.array(list(own.values())), risk)
+            known = margins[scatter, risk] = _blended(published, np.array(list(own.values())), risk)
         return known
 
     # ------------------------------------------------------------------ over a restart
@@ -211,6 +212,7 @@ class RunMemory:
         self._tasks.clear()
         self._relatives.clear()
         self._surprises.clear()
+        self._margins.clear()
         for task in tasks[-self._most :]:
             self._put(task)
         self.revision += 1

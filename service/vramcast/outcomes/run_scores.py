@@ -54,9 +54,9 @@ class Scored:
 
     def with_one_more(self, score: Score) -> Scored:
         return Scored(
-            np.append(self.ratio, score.ratio),
-            np.append(self.margin, score.margin),
-            np.append(self.censored, score.censored),
+            np.concatenate((self.ratio, (score.ratio,))),
+            np.concatenate((self.margin, (score.margin,))),
+            np.concatenate((self.censored, (score.censored,))),
         )
 
     def since(self, first: int) -> Scored:
@@ -109,24 +109,24 @@ def margin_width(risk: float) -> float:
     return float(np.interp(math.log(risk), _RISKS, _WIDTHS))
 
 
-def upper_quantile(
-    values: Floats, censored: NDArray[np.bool_], risk: float, ascending: NDArray[np.int64] | None = None
-) -> float:
+def upper_quantile(values: Floats, censored: NDArray[np.bool_], risk: float) -> float:
     """The value that the next run exceeds with a probability of at most `risk`; the largest if there are too few runs.
 
-    The next run is counted as one more run above all others, which keeps the risk for any number of runs. `ascending`:
-    the order of the values, if it is known.
+    The next run is counted as one more run above all others, which keeps the risk for any number of runs.
     """
     if not censored.any():
-        # Then the estimate is the share of the runs above.
-        last = len(values) - 1
-        rank = min(last, max(0, math.ceil((len(values) + 1) * (1.0 - risk - 1e-9)) - 1))
-        return float(np.partition(values, rank)[rank] if ascending is None else values[ascending[rank]])
+        rank = upper_rank(len(values), risk)
+        return float(np.partition(values, rank)[rank])
     order = np.lexsort((censored, values))
     at_risk = len(values) + 1.0 - np.arange(len(values))
     survival = np.cumprod(np.where(censored[order], 1.0, 1.0 - 1.0 / at_risk))
     reached = np.flatnonzero(survival <= risk + 1e-9)
     return float(values[order[reached[0]]] if len(reached) else values[order[-1]])
+
+
+def upper_rank(count: int, risk: float) -> int:
+    """Where that value stands among so many whole runs: then the estimate is the share of the runs above."""
+    return min(count - 1, max(0, math.ceil((count + 1) * (1.0 - risk - 1e-9)) - 1))
 
 
 def survival(values: Floats, censored: NDArray[np.bool_]) -> float:

@@ -45,7 +45,7 @@ class Ranking:
     """What a score is made of."""
 
     slowdown_weight: float = 0.8  # share of it that is the expected slowdown, 0 to 0.9; the rest is packing
-    harmless_slowdown: float = 1.6  # up to this slowdown packing alone decides
+    harmless_slowdown: float = 1.5  # up to this slowdown packing alone decides
     node_weight: float = 0.1  # share of the packing that is the whole node's, 0 to 1; the rest is the GPU's
 
 
@@ -142,11 +142,12 @@ class Board:
         if node is None:
             return
         column, promises = self._column_of[name], tuple(promises)
+        resources = {promise.resource for promise in promises}
         unmanaged = self._unmanaged.get(name, _NO_UNMANAGED)
         for pool in node.pools:
             table = self.tables[pool.resource]
             shared = pool.resource == SHARED_GPU
-            table.mixed[column] = any((p.resource == SHARED_GPU) != shared for p in promises)
+            table.mixed[column] = bool(resources - {SHARED_GPU}) if shared else SHARED_GPU in resources
             if shared:
                 _recount_shared(table, pool, column, promises, unmanaged)
             else:
@@ -201,10 +202,10 @@ def _why_not_offered(node: NodeGpus, *, wants_shared: bool) -> Reason:
 
 def _indices_on(pool: Pool, promise: Promise) -> Sequence[int]:
     """A pod that another scheduler bound without naming its GPU may sit on any of them, so it counts on all."""
-    indices = promise.gpu_indices
-    if indices and max(indices) < pool.count:
+    indices, count = promise.gpu_indices, len(pool.memory_mib)
+    if len(indices) == 1 and indices[0] < count:
         return indices
-    return [index for index in indices if index < pool.count] or range(pool.count)
+    return [index for index in indices if index < count] or range(count)
 
 
 def _recount_shared(
@@ -221,7 +222,8 @@ def _recount_shared(
             pressures[index] += pressure
     free_gpus = 0.0
     for free, size in zip(free_mib, pool.memory_mib, strict=True):
-        free_gpus += max(0, free) / max(size, 1)
+        if free > 0:
+            free_gpus += free / size
     table.free_gpus[column] = free_gpus
     table.set_shared(column, free_mib, foreign, pressures)
     if table.limits or any(promise.load.most_slowdown < np.inf for promise in promises):

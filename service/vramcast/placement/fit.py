@@ -126,7 +126,7 @@ def _weight(ranking: Ranking) -> float:
 def _by_node(by_product: _Array, table: PoolTable, nodes: int) -> _Array:
     """Of each node's product. A user's own number is the same on all of them, and then looking it up is a waste."""
     first = by_product[0]
-    if (by_product == first).all():
+    if len(by_product) == 1 or (by_product == first).all():
         return np.full(nodes, first, dtype=by_product.dtype)
     # Four times as fast as an index in brackets, since the numbers have 32 bits.
     return by_product.take(table.product_ids[:nodes])

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from vramcast.hardware.utilization import Utilization
 
@@ -34,9 +34,9 @@ class Load:
         `work`: the share of time in which that GPU's memory was at work. Unknown, it follows the forecast.
         """
         if work is not None:
-            return replace(self, busy=busy, pressure=pressure(busy, work))
+            return Load(busy, pressure(busy, work), self.most_slowdown)
         intensity = self.pressure / self.busy if self.busy > 0 else 1.0
-        return replace(self, busy=busy, pressure=min(1.0, busy * intensity))
+        return Load(busy, min(1.0, busy * intensity), self.most_slowdown)
 
     def divided(self, gpus: int) -> Load:
         """Its part of one of so many GPUs, where nothing tells which one it is on. Such a limit cannot be kept."""

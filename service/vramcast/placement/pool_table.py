@@ -185,17 +185,18 @@ class PoolTable:
         Plain numbers, because a node has too few GPUs for arrays to pay.
         """
         count = len(free_mib)
-        if self.unmanaged_mib or any(unmanaged_mib):
+        if (self.unmanaged_mib or any(unmanaged_mib)) and self.unmanaged[:count, column].tolist() != unmanaged_mib:
             for gpu, used_mib in enumerate(unmanaged_mib):
                 self.set_unmanaged(gpu, column, used_mib)
         units = [_units(pressure) if pressure else 0 for pressure in pressures]
         self._crowd_units += sum(units) - sum(self._crowd[:count, column].tolist())
         self._crowd[:count, column] = units
-        held_mib = self.held[:count, column].tolist() if self.held_mib else [0] * count
-        self._packed[:count, column] = [
-            (min(max(free - held, _LOWEST_ROOM_MIB), MAX_MIB) << _INDEX_BITS) | gpu
-            for gpu, (free, held) in enumerate(zip(free_mib, held_mib, strict=True))
-        ]
+        rooms_mib = free_mib
+        if self.held_mib:
+            rooms_mib = [free - held for free, held in zip(free_mib, self.held[:count, column].tolist(), strict=True)]
+        if min(rooms_mib) < _LOWEST_ROOM_MIB or max(rooms_mib) > MAX_MIB:
+            rooms_mib = [min(max(room_mib, _LOWEST_ROOM_MIB), MAX_MIB) for room_mib in rooms_mib]
+        self._packed[:count, column] = [(room_mib << _INDEX_BITS) | gpu for gpu, room_mib in enumerate(rooms_mib)]
 
     def add_hold(self, gpus: Ints, columns: Ints, needs_mib: Mibs) -> None:
         """Each (gpu, column) pair at most once. A negative need removes a hold."""

@@ -209,7 +209,7 @@ def network_fingerprint(task: Task) -> str:
     return _fingerprint(task, _SIZES)
 
 
-@lru_cache(maxsize=512)  # a job's pods are described alike, and every run asks for it several times
+@lru_cache(maxsize=4096)  # a job's pods are described alike, and every run asks for it several times
 def _fingerprint(task: Task, left_out: frozenset[str]) -> str:
     told = {name: getattr(task, name) for name in _DEFAULTS if name not in left_out}
     what = [f"{name}={value}" for name, value in told.items() if value not in (_DEFAULTS[name], _USUAL.get(name))]
