@@ -7,7 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from bench.interference import blind_errors, check, fit, gavel_pairs, lucid_pairs, recall, work_shares
+from bench.interference import blind_errors, check, fit, gavel_pairs, lucid_pairs, work_shares
+from bench.interference_forms import chosen_on_halves
+from bench.recall import recall
 
 
 def test_a_job_whose_step_grows_with_the_batch_works_for_that_share() -> None:
@@ -81,3 +83,14 @@ def test_the_form_that_the_pairs_follow_has_the_smallest_blind_error(tmp_path: P
     errors = blind_errors(replace(pairs, models=halves))
     assert errors["√(own x other), as shipped"] == pytest.approx(0.0, abs=0.01)
     assert min(errors, key=lambda name: errors[name]) == "√(own x other), as shipped"
+
+
+def test_a_law_that_is_chosen_on_half_of_the_models_is_judged_on_the_other_half() -> None:
+    """Where GPU time decides, its families find all slow pairs of models that they were not chosen on."""
+    random = np.random.default_rng(1)
+    gpu, memory = random.uniform(0, 1, (2, 400)), random.uniform(0, 1, (2, 400))
+    models = np.array([f"model {number}" for number in range(8)])[random.integers(0, 8, (400, 2))]
+    worst = 1 + np.maximum(0, gpu.sum(axis=0) - 1)
+    found = chosen_on_halves(gpu, memory, memory.prod(axis=0), worst, models, halves=3)
+    assert found["their sum"].on_other_half > 0.9
+    assert all(one.shipped_on_other_half < 0.5 for one in found.values())

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from vramcast.placement.interference import Load
+from vramcast.placement.interference import Load, pressure
 from vramcast.task.task import Task, task_fingerprint
 from vramcast.task.vocabulary import Level
 
@@ -28,22 +28,39 @@ class Seen:
     busy: float
     memory: float | None  # None: not scraped
 
+    @property
+    def pressure(self) -> float:
+        """To put sightings in order."""
+        return pressure(self.busy, self.busy if self.memory is None else self.memory)
+
+
+@dataclass(slots=True)
+class _Sightings:
+    """Of one task, by namespace. The middle one is found when they change, because filter asks for it."""
+
+    by_namespace: dict[str, Seen]
+    middle: Seen
+
+    def put(self, namespace: str, seen: Seen) -> None:
+        _put(self.by_namespace, namespace, seen)
+        ordered = sorted(self.by_namespace.values(), key=lambda one: one.pressure)
+        self.middle = ordered[len(ordered) // 2]
+
 
 @dataclass(slots=True)
 class SeenLoads:
     """Belongs to one thread. Lost on restart, and soon seen again."""
 
     _own: dict[Task, Seen] = field(default_factory=dict)
-    _anybodys: dict[tuple[str, int], dict[str, Seen]] = field(default_factory=dict)  # by namespace
+    _anybodys: dict[tuple[str, int], _Sightings] = field(default_factory=dict)
 
     def note(self, task: Task, seen: Seen) -> None:
         _put(self._own, task, seen)
         if task.level is not Level.GIVEN:
             key = _key(task)
-            by_namespace = self._anybodys.get(key)
-            if by_namespace is None:
-                _put(self._anybodys, key, by_namespace := {})
-            _put(by_namespace, task.namespace, seen)
+            if key not in self._anybodys:
+                _put(self._anybodys, key, _Sightings({}, seen))
+            self._anybodys[key].put(task.namespace, seen)
 
     def correct(self, load: Load, task: Task) -> Load:
         """`load`: by the forecast."""
@@ -54,11 +71,10 @@ class SeenLoads:
             return load.measured(own.busy, own.memory)
         # Two pods that only ask for as much memory have nothing else in common.
         others = self._anybodys.get(_key(task)) if task.level is not Level.GIVEN else None
-        if not others:
+        if others is None:
             return load
-        seen = sorted((load.measured(one.busy, one.memory) for one in others.values()), key=lambda one: one.pressure)
-        middle = seen[len(seen) // 2]
-        return middle if len(seen) >= _AGREED or middle.pressure > load.pressure else load
+        middle = load.measured(others.middle.busy, others.middle.memory)
+        return middle if len(others.by_namespace) >= _AGREED or middle.pressure > load.pressure else load
 
 
 def _key(task: Task) -> tuple[str, int]:

@@ -1,0 +1,90 @@
+"""Would another law recognize more of Lucid's slow pairs? Each family's best member is chosen on half of the models.
+
+It is judged on the pairs whose models are both in the other half, beside the shipped law on the same pairs, over many
+halves. So nothing is chosen on the pairs that judge it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import product
+
+import numpy as np
+import numpy.typing as npt
+from bench.recall import PRECISION, TOO_SLOW, Floats, recall
+
+_POWERS = (0.0, 0.25, 0.5, 0.75, 1.0, 1.5)
+_WEIGHTS = (0.0, 0.25, 0.5, 1.0, 2.0, 4.0)
+_GPU_FREE = (0.8, 0.9, 1.0, 1.1, 1.2)  # of both jobs' shares together, what costs nothing
+_MEMORY_FREE = (0.0, 0.3, 0.5, 0.7, 0.8, 0.9, 1.0)
+_HALVES = 60
+_LEAST_SLOW = 15  # pairs, in each half
+
+Bools = npt.NDArray[np.bool_]
+Names = npt.NDArray[np.str_]
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """Recalls. `best`: of the member that is best on all pairs, which nobody could have chosen."""
+
+    members: int
+    halves: int
+    best: float
+    on_choosing_half: float
+    on_other_half: float
+    shipped_on_other_half: float
+
+
+def families(gpu: Floats, memory: Floats, shipped: Floats) -> dict[str, Floats]:
+    """Each member's order of the pairs. `gpu`, `memory`: what both jobs use, alone, (2, pairs). (members, pairs)"""
+    time = {free: np.maximum(0, gpu.sum(axis=0) - free) for free in _GPU_FREE}
+    bandwidth = [np.maximum(0, memory.sum(axis=0) - free) for free in _MEMORY_FREE]
+    weighted = [weight * time[free] for weight, free in product(_WEIGHTS, _GPU_FREE)]
+    powers = [
+        np.maximum(*(gpu[i] ** a * memory[i] ** b * gpu[1 - i] ** c * memory[1 - i] ** d for i in (0, 1)))
+        for a, b, c, d in product(_POWERS, repeat=4)
+    ]
+    found = {
+        "the larger of GPU time and of memory beyond what is free": [
+            np.maximum(one, two) for one, two in product(weighted, bandwidth)
+        ],
+        "their sum": [one + two for one, two in product(weighted, bandwidth)],
+        "the shipped law and GPU time beyond what is free": [shipped + one for one in weighted],
+        "other powers of both jobs' shares": powers,
+    }
+    # Where a member says the same of many pairs, the shipped law decides.
+    return {name: np.array(members) + 1e-9 * shipped for name, members in found.items()}
+
+
+def chosen_on_halves(
+    gpu: Floats, memory: Floats, shipped: Floats, worst: Floats, models: Names, halves: int = _HALVES
+) -> dict[str, Chosen]:
+    """`worst`: the slowdown of each pair's slower job. `shipped`: the shipped law's order. `models`: (pairs, 2)."""
+    splits = list(_splits(models, worst, halves))
+    return {name: _chosen(found, shipped, worst, splits) for name, found in families(gpu, memory, shipped).items()}
+
+
+def _splits(models: Names, worst: Floats, halves: int) -> Iterator[tuple[Bools, Bools]]:
+    """Pairs of two models of one half, and of the other half. Pairs of both halves judge nothing."""
+    random, names = np.random.default_rng(0), sorted(set(models.ravel().tolist()))
+    for _ in range(halves):
+        ours = np.isin(models, random.permutation(names)[: (len(names) + 1) // 2])
+        both = ours.all(axis=1), ~ours.any(axis=1)
+        if all((worst[pairs] > TOO_SLOW).sum() >= _LEAST_SLOW for pairs in both):
+            yield both
+
+
+def _chosen(members: Floats, shipped: Floats, worst: Floats, splits: Sequence[tuple[Bools, Bools]]) -> Chosen:
+    def recalled(order: Floats, pairs: Bools) -> float:
+        return recall(order[pairs], worst[pairs], TOO_SLOW, PRECISION)
+
+    every, figures = np.ones(len(worst), dtype=np.bool_), []
+    for ours, others in splits:
+        recalls = [recalled(member, ours) for member in members]
+        best = members[int(np.argmax(recalls))]
+        figures.append((max(recalls), recalled(best, others), recalled(shipped, others)))
+    chosen, judged, beside = np.mean(figures, axis=0).tolist()
+    best_of_all = max(recalled(member, every) for member in members)
+    return Chosen(len(members), len(splits), best_of_all, chosen, judged, beside)
