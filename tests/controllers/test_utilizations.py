@@ -107,7 +107,7 @@ def test_the_next_pod_of_a_task_presses_as_both_counters_showed(world: World) ->
     """How busy the GPU and its memory were while the first pod had it to itself."""
     first = world.place("p")
     forecast = load_of_next(world, first)
-    world.telemetry.profiled = {UtilizationCounter.MEMORY_UTIL: 0.02}
+    world.telemetry.profiled = {UtilizationCounter.MEMORY_UTIL: 2}  # in percent, as the exporter counts it
     world.telemetry.used_mib[0] = reserved_mib(world, "p") - 500.0
     world.pass_time(60)
     seen = load_of_next(world, first)
