@@ -29,6 +29,23 @@ def test_the_compiled_loop_and_the_python_one_agree(tape: Tape, settings: Alloca
     assert peaks(tape, settings) == peaks(tape, settings, compiled=False)
 
 
+@pytest.mark.parametrize("expandable", [False, True])
+@pytest.mark.parametrize("seed", range(4))
+def test_the_loops_agree_on_long_tapes_of_few_sizes(seed: int, expandable: bool) -> None:
+    """Blocks are split, joined and taken again thousands of times, so that any of them was many things before."""
+    random = np.random.default_rng(seed)
+    sizes, events, live = random.integers(1, 3 * MIB, 12)[random.integers(0, 12, 3_000)], [], []
+    for storage in range(len(sizes)):
+        events.append(storage)
+        live.append(storage)
+        while live and random.random() < 0.45:
+            events.append(~live.pop(-1 if random.random() < 0.5 else int(random.integers(len(live)))))
+    tape = tape_of(sizes.tolist(), events)
+    for capacity in (None, int(0.97 * peaks(tape).reserved_bytes), int(1.02 * peaks(tape).active_bytes)):
+        settings = AllocatorSettings(capacity, expandable)
+        assert peaks(tape, settings) == peaks(tape, settings, compiled=False)
+
+
 @given(random_tapes())
 def test_a_plain_device_agrees_with_the_reference(tape: Tape) -> None:
     reference, address = CachingAllocator(), {}
@@ -113,6 +130,17 @@ def test_the_peak_is_told_by_step_phase_and_role() -> None:
 def test_an_absurd_total_is_refused() -> None:
     with pytest.raises(InvalidInput, match="256 TiB"):
         peaks(tape_of([MOST_BYTES, MOST_BYTES], [0, 1]))
+
+
+def test_frees_in_no_order_are_replayed_until_they_are_more_than_any_steps_have() -> None:
+    def scattered(blocks: int) -> Tape:
+        frees = np.random.default_rng(1).permutation(np.arange(0, blocks, 2))
+        return tape_of([KIB] * blocks, [*range(blocks), *(~frees).tolist()])
+
+    assert peaks(scattered(2_000)) == peaks(scattered(2_000), compiled=False)
+    if compiled_loops() is not None:
+        with pytest.raises(InvalidInput, match="disorder"):
+            peaks(scattered(100_000))
 
 
 def test_arrays_of_other_types_are_converted() -> None:

@@ -10,8 +10,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from vramcast.errors import InvalidInput
+from vramcast.forecast.warnings import warn
+
 LIBRARY = Path(__file__).with_name("_allocator.so")
 _RESULTS = 6
+_TOO_SCATTERED = 2
 
 
 @lru_cache(maxsize=1)
@@ -20,12 +24,18 @@ def compiled_loops() -> Any | None:
     array = ctypes.c_void_p
     try:
         loops = ctypes.CDLL(str(LIBRARY))
-        loops.vramcast_replay.argtypes = [
-            ctypes.c_int64, array, array, array, ctypes.c_int64, ctypes.c_int32, array, array, array,
+        loops.vramcast_peaks.argtypes = [
+            ctypes.c_int64, array, ctypes.c_int64, array, array, ctypes.c_int64, ctypes.c_int32, array, array,
         ]  # fmt: skip
         loops.vramcast_number.argtypes = [ctypes.c_int64, array, array, array]
         loops.vramcast_number.restype = ctypes.c_int64
-    except (OSError, AttributeError):
+    except OSError:
+        return None
+    except AttributeError as error:
+        warn(
+            "the compiled allocator is of another version: replays run in Python until it is built again",
+            why=str(error),
+        )
         return None
     return loops
 
@@ -38,22 +48,24 @@ def number_compiled(loops: Any, events: NDArray[np.int32], storages: int) -> NDA
 
 
 def replay_compiled(
-    loops: Any, events: NDArray[np.int32], grains: NDArray[np.int64], streams: NDArray[np.uint8], capacity: int,
+    loops: Any, events: NDArray[np.int32], sizes: NDArray[np.int64], streams: NDArray[np.uint8], capacity: int,
     expandable: bool, curve: NDArray[np.int64] | None,
 ) -> tuple[int, ...]:  # fmt: skip
     """Peak active, its event, peak reserved, its event, retries, the event that failed; grains, and -1 for no event.
 
-    The arrays must belong to a checked tape: the loop trusts them. `curve` (events, 2), if given, is filled.
+    `sizes` in bytes, `capacity` in grains. The arrays must belong to a checked tape: the loop trusts them. `curve`
+    (events, 2), if given, is filled.
     """
     events = np.ascontiguousarray(events, np.int32)
-    grains = np.ascontiguousarray(grains, np.int64)
+    sizes = np.ascontiguousarray(sizes, np.int64)
     streams = np.ascontiguousarray(streams, np.uint8)
-    held = np.empty(len(grains), np.int32)
     result = np.empty(_RESULTS, np.int64)
-    failed = loops.vramcast_replay(
-        len(events), events.ctypes.data, grains.ctypes.data, streams.ctypes.data if len(streams) else None, capacity,
-        expandable, held.ctypes.data, None if curve is None else curve.ctypes.data, result.ctypes.data,
+    failed = loops.vramcast_peaks(
+        len(events), events.ctypes.data, len(sizes), sizes.ctypes.data, streams.ctypes.data if len(streams) else None,
+        capacity, expandable, None if curve is None else curve.ctypes.data, result.ctypes.data,
     )  # fmt: skip
+    if failed == _TOO_SCATTERED:
+        raise InvalidInput("its frees leave more free blocks of one size, in more disorder, than training steps do")
     if failed:
         raise MemoryError("the replay of a tape needs more memory than the process has")
     return tuple(result.tolist())

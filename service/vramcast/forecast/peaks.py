@@ -6,7 +6,7 @@ Two counters measure a run, so there are two figures. *Active* is what tensors t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,7 +20,6 @@ from vramcast.forecast.tape import Mark, Moment, Role, Tape
 # No device has as much, and the replay counts in 64 bits.
 MOST_BYTES = 1 << 48
 _GRAIN_BITS = GRAIN.bit_length() - 1
-_PHASES = (Moment.STEP, Moment.FORWARD, Moment.BACKWARD, Moment.UPDATE, Moment.END)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,15 +74,16 @@ def peaks(tape: Tape, settings: AllocatorSettings = DEFAULT_SETTINGS, *, compile
     _check_total(tape)
     active, active_at, reserved, reserved_at, retries, failed = replayed(tape, settings, compiled=compiled)
     by_role, storages_by_role = _live_by_role(tape, active_at)
+    phases = [mark for mark in tape.marks if mark.moment <= Moment.END]
     return Peaks(
         active_bytes=active * GRAIN,
         reserved_bytes=reserved * GRAIN,
-        moment=when(tape.marks, active_at),
-        reserved_moment=when(tape.marks, reserved_at),
+        moment=_when(phases, active_at),
+        reserved_moment=_when(phases, reserved_at),
         by_role=by_role,
         storages_by_role=storages_by_role,
         retries=retries,
-        out_of_memory=when(tape.marks, failed) if failed >= 0 else None,
+        out_of_memory=_when(phases, failed) if failed >= 0 else None,
     )
 
 
@@ -98,24 +98,23 @@ def memory_curve(tape: Tape, settings: AllocatorSettings = DEFAULT_SETTINGS) -> 
     return Curve(curve[reached, 0] * GRAIN, curve[reached, 1] * GRAIN, np.cumsum(changes, axis=0)[reached])
 
 
-def when(marks: tuple[Mark, ...], event: int) -> When:
+def _when(phases: Sequence[Mark], event: int) -> When:
     step, phase = 0, None
-    for mark in marks:
+    for mark in phases:
         if mark.event > event:
             break
-        if mark.moment in _PHASES:
-            step += mark.moment is Moment.STEP
-            phase = mark.moment
+        step += mark.moment is Moment.STEP
+        phase = mark.moment
     return When(event, step, phase)
 
 
 def _live_by_role(tape: Tape, event: int) -> tuple[dict[Role, int], dict[Role, int]]:
     """The live bytes behind an event, largest first, and the number of storages that have them."""
     events = tape.events[: event + 1]
-    freed = ~events[events < 0]
-    live = np.ones(len(events) - len(freed), np.bool_)  # storages are made in the order of their numbers
-    live[freed] = False
-    storages = np.flatnonzero(live)
+    made = len(events) - np.count_nonzero(events < 0)  # storages are made in the order of their numbers
+    live = np.ones(made + 1, np.bool_)
+    live[np.maximum(-events, 0)] = False  # a free of storage n says ~n, which is -1 - n; the first place is nobody's
+    storages = np.flatnonzero(live[1:])
     roles = tape.roles[storages]
     total = np.bincount(roles, tape.sizes[storages], len(Role))
     count = np.bincount(roles, minlength=len(Role))
@@ -133,20 +132,17 @@ def replayed(
     compiled: bool = True,
 ) -> tuple[int, ...]:  # fmt: skip
     """In grains: peak active, its event, peak reserved, its event; retries, the event that failed or -1."""
-    grains = np.maximum(tape.sizes, 1) + (GRAIN - 1) >> _GRAIN_BITS
     # A capacity of 0 means none to the loops, so a full device is one grain.
     capacity = 0 if settings.capacity_bytes is None else max(1, settings.capacity_bytes // GRAIN)
     loops = compiled_loops() if compiled else None
     if loops is None:
-        return _replay_plainly(tape, grains, CachingAllocator(capacity, settings.expandable_segments), curve)
-    return replay_compiled(loops, tape.events, grains, tape.streams, capacity, settings.expandable_segments, curve)
+        return _replay_plainly(tape, CachingAllocator(capacity, settings.expandable_segments), curve)
+    return replay_compiled(loops, tape.events, tape.sizes, tape.streams, capacity, settings.expandable_segments, curve)
 
 
-def _replay_plainly(
-    tape: Tape, grains: NDArray[np.int64], allocator: CachingAllocator, curve: NDArray[np.int64] | None
-) -> tuple[int, ...]:
-    held: list[Block | None] = [None] * len(grains)
-    sizes = grains.tolist()
+def _replay_plainly(tape: Tape, allocator: CachingAllocator, curve: NDArray[np.int64] | None) -> tuple[int, ...]:
+    held: list[Block | None] = [None] * len(tape.sizes)
+    sizes = (np.maximum(tape.sizes, 1) + (GRAIN - 1) >> _GRAIN_BITS).tolist()
     streams = tape.streams.tolist() or [0] * len(sizes)
     active = reserved = 0
     active_at = reserved_at = -1
