@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 from bench.cluster.jobs import HOUR, Job, Measured, Trace, draw_jobs, read_measured, read_trace, with_kinds
 from bench.cluster.policies import ORACLE, Policy, ours, policies
-from bench.cluster.report import BUSY_POLICIES, CHOOSING, CURVE_POLICIES, VARIED, VARIED_ORACLE, write_page
+from bench.cluster.report import BUSY_POLICIES, CHOOSING, CURVE_POLICIES, FIRST, VARIED, VARIED_ORACLE, write_page
 from bench.cluster.simulate import Simulation, Tally
 
 from vramcast.forecast.forecaster import CachingForecaster
@@ -27,7 +27,7 @@ from vramcast.placement.board import Ranking
 
 # By mix, the work that arrives, over what the GPUs could do with one job each.
 LOADS = {"gavel": 0.8, "lucid": 0.8, "busy": 0.3}
-HARMLESS = (1.2, 1.4, 1.5, 1.6, 1.75, 1.9, 2.1, 2.5)
+HARMLESS = (1.2, 1.4, 1.45, 1.5, 1.6, 1.75, 1.9, 2.1, 2.5)
 HARMLESS_LOSSES = (0.2, 0.4, 0.6, 0.8, 1.2)  # of the oracle
 _BUSY = 0.9
 # Seeds of the jobs that a policy learns from, which never count.
@@ -95,7 +95,7 @@ def _row(mix: str, policy: Policy, seed: int, tally: Tally, seconds: float) -> R
 
 def compare(setup: Setup, seeds: int) -> Iterator[Row]:
     for mix in LOADS:
-        for seed in range(seeds):
+        for seed in range(FIRST, FIRST + seeds):
             for policy in policies():
                 if mix != "busy" or policy.name in BUSY_POLICIES:
                     yield simulate(setup, mix, seed, policy)

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 WHOLE = "whole GPUs"
 VARIED = "varied"  # not a row of the table: vramcast with other values of harmless_slowdown
 VARIED_ORACLE = "varied oracle"
+# The first seed that is reported. The ones below it were looked at while the rule for the default was made.
+FIRST = 10
 # From this seed on, jobs on which harmless_slowdown is varied and its default was chosen.
 CHOOSING = 100
 CURVE_POLICIES = (WHOLE, f"human, typically x {EQUAL:g}", "human, typically x 2")
@@ -63,12 +65,16 @@ class Curve:
         seeds = {row.seed for row in self._rows}
         return f"seeds {min(seeds)} to {max(seeds)}"
 
+    def ratios(self, mix: str, of: Callable[[Row], float]) -> list[list[float]]:
+        """To whole GPUs, at each limit, by seed."""
+        return [[of(row) / of(self._table.whole(row)) for row in self._at(mix, limit)] for limit in self.limits]
+
     def means(self, mix: str, of: Callable[[Row], float]) -> list[float]:
-        """Against whole GPUs, at each limit."""
-        return [
-            float(np.mean([of(row) / of(self._table.whole(row)) for row in self._at(mix, limit)]))
-            for limit in self.limits
-        ]
+        return [float(np.mean(ratios)) for ratios in self.ratios(mix, of)]
+
+    def standard_errors(self, mix: str, of: Callable[[Row], float]) -> list[float]:
+        """Of those means; 0 for one seed, which tells none."""
+        return [float(np.std(r, ddof=1)) / len(r) ** 0.5 if len(r) > 1 else 0.0 for r in self.ratios(mix, of)]
 
     def slowed(self, mix: str) -> list[float]:
         return [float(np.mean([row.slowed for row in self._at(mix, limit)])) for limit in self.limits]
@@ -186,9 +192,12 @@ def choice(curve: Curve) -> str:
     lines = ["| `harmless_slowdown` | " + " | ".join(_NAMES[mix] for mix in ("gavel", "lucid")) + " |", "|---|---|---|"]
     told = {
         mix: [
-            f"{100 * (hours - 1):+.1f} %, {100 * (times - 1):+.1f} %"
-            for hours, times in zip(
-                curve.means(mix, lambda r: r.gpu_hours), curve.means(mix, lambda r: r.mean_hours), strict=True
+            f"{100 * (hours - 1):+.1f} %, {100 * (times - 1):+.1f} ± {100 * error:.1f} %"
+            for hours, times, error in zip(
+                curve.means(mix, lambda r: r.gpu_hours),
+                curve.means(mix, lambda r: r.mean_hours),
+                curve.standard_errors(mix, lambda r: r.mean_hours),
+                strict=True,
             )
         ]
         for mix in ("gavel", "lucid")
@@ -224,22 +233,23 @@ Changes are against whole GPUs on the same jobs: the mean over the seeds (lowest
 
 **The default.** Fewer GPU-hours are paid for with slower jobs, and `harmless_slowdown` says how far to go. It was
 varied on other jobs than those of the other rows, {curve.told_seeds}. Its default is, of these values, the one that
-saves most GPU-hours while the jobs of each mix end no later than on whole GPUs. GPU-hours and mean job time there:
+saves most GPU-hours while the jobs of each mix end no later than on whole GPUs, by a standard error of the mean at
+least ([why](log.md#ranking-nodes-and-gpus)). GPU-hours, and mean job time with its standard error, there:
 
 {choice(curve)}
 
 **The human's guess.** People who ask for too much leave gaps, and those gaps happen to spare jobs from each other. So
 whoever asks for more has faster jobs and needs more GPU-hours. vramcast is compared with a guess that has no more OOMs
 at the `harmless_slowdown` where jobs are as fast as that guess makes them: interpolated in the table above, and told.
-As installed, vramcast has faster jobs than that guess instead, for about as many GPU-hours. *Both packing only* and
-*both ranked by vramcast* compare nothing but the memory that is asked for.
+As installed, vramcast may be elsewhere on its curve: both figures are told. *Both packing only* and *both ranked by
+vramcast* compare nothing but the memory that is asked for.
 
 The oracle, which knows every pair, shows what better forecasts of slowdown would give
 ([how good they are](benchmarks/interference.md)).
 
 **What telemetry adds.** How hard a task presses on its neighbours is known from its utilization while it has a GPU to
-itself: `gpu_util` and `memory_util`. *Without memory_util*, only the first is scraped, and the forecast of the rest
-stays. Then jobs that should not share do so.
+itself: `gpu_util` and `memory_util`. *Without memory_util*, only the first is scraped, and the forecast says how hard
+the memory works.
 
 ## When sharing does not pay
 
@@ -281,8 +291,8 @@ make cluster DATA=DIR
 
 DIR has `clusters/` (`gavel_jobs.csv`, `lucid_alone.csv`, `lucid_pairs.csv`) and `extra/gavel_colocation.csv`, made from
 stanford-futuredata/gavel and S-Lab-System-Group/Lucid (its data is for non-commercial use). Every figure on this page
-comes from that command, with seeds 0 to {seeds - 1}, and where `harmless_slowdown` is varied with {curve.told_seeds}.
-Jobs a second depend on the machine; nothing else does.
+comes from that command, with seeds {FIRST} to {FIRST + seeds - 1}, and where `harmless_slowdown` is varied with
+{curve.told_seeds}. Jobs a second depend on the machine; nothing else does.
 """
 
 

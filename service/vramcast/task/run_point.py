@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from vramcast.task.task import Task
 
@@ -38,7 +39,12 @@ class RunPoint:
 
     def of(self, task: Task) -> Task:
         """The same network at this point."""
-        return replace(task, batch_size=self.batch, sequence_length=self.length or None, input_size=self.shape or None)
+        return _moved(task, self)
+
+
+@lru_cache(maxsize=4096)  # asked for each relative whenever a task is forecast, and a copy of a task takes long
+def _moved(task: Task, to: RunPoint) -> Task:
+    return replace(task, batch_size=to.batch, sequence_length=to.length or None, input_size=to.shape or None)
 
 
 def run_point(task: Task) -> RunPoint:
