@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from vramcast.errors import InvalidInput
 from vramcast.forecast.allocator import GRAIN, Block, CachingAllocator
 from vramcast.forecast.compiled import compiled_loops, replay_compiled
-from vramcast.forecast.tape import Mark, Moment, Role, Tape
+from vramcast.forecast.tape import Mark, Moment, Role, Tape, live_storages, phases_of
 
 # No device has as much, and the replay counts in 64 bits.
 MOST_BYTES = 1 << 48
@@ -74,7 +74,7 @@ def peaks(tape: Tape, settings: AllocatorSettings = DEFAULT_SETTINGS, *, compile
     _check_total(tape)
     active, active_at, reserved, reserved_at, retries, failed = replayed(tape, settings, compiled=compiled)
     by_role, storages_by_role = _live_by_role(tape, active_at)
-    phases = [mark for mark in tape.marks if mark.moment <= Moment.END]
+    phases = [mark for _, mark in phases_of(tape.marks)]
     return Peaks(
         active_bytes=active * GRAIN,
         reserved_bytes=reserved * GRAIN,
@@ -110,11 +110,7 @@ def _when(phases: Sequence[Mark], event: int) -> When:
 
 def _live_by_role(tape: Tape, event: int) -> tuple[dict[Role, int], dict[Role, int]]:
     """The live bytes behind an event, largest first, and the number of storages that have them."""
-    events = tape.events[: event + 1]
-    made = len(events) - np.count_nonzero(events < 0)  # storages are made in the order of their numbers
-    live = np.ones(made + 1, np.bool_)
-    live[np.maximum(-events, 0)] = False  # a free of storage n says ~n, which is -1 - n; the first place is nobody's
-    storages = np.flatnonzero(live[1:])
+    storages = live_storages(tape, event + 1)
     roles = tape.roles[storages]
     total = np.bincount(roles, tape.sizes[storages], len(Role))
     count = np.bincount(roles, minlength=len(Role))

@@ -1,8 +1,8 @@
 """A piece of a recording with a task's accumulation, sharding and optimizer, for every batch and length.
 
 These rewrite the order of events by the weights alone, so the result has the same events at every batch and length.
-They are applied once, to a tape in which each size that varies is a *ticket* that names its storage. Where a ticket
-comes out, the storage has that storage's size; all other sizes are constants.
+They are applied once, to a tape in which each size that varies is a *ticket* that names its row of the table. Where a
+ticket comes out, the storage has that row's size; all other sizes are constants.
 """
 
 from __future__ import annotations
@@ -38,20 +38,18 @@ class Prepared:
 
 def prepared(piece: Piece, point: Point, transform: Callable[[Tape], Tape]) -> Prepared | None:
     """For points of the same rank. None if `transform` computes with a size that varies."""
-    varies = _varying_rows(piece.table)[piece.classes]
-    sizes = np.where(varies, _TICKET + np.arange(len(varies)), piece.table.at(point)[piece.classes])
+    rows = len(piece.table.denominators)
+    sizes = np.where(_varying_rows(piece.table), _TICKET + np.arange(rows), piece.table.at(point))
     try:
-        result = transform(piece.template.resized(sizes))
+        result = transform(piece.template.resized(sizes[piece.classes]))
     except OverflowError:
         return None
-    tickets = result.sizes >= _TICKET
-    storages = result.sizes[tickets] - _TICKET
-    if (len(storages) and storages.max() >= len(varies)) or (result.sizes[~tickets] >= _LARGEST).any():
+    constant = np.flatnonzero(result.sizes < _TICKET)
+    constants = result.sizes[constant]
+    if result.sizes.max(initial=0) >= _TICKET + rows or constants.max(initial=0) >= _LARGEST:
         return None
-    constants = result.sizes[~tickets]
-    every = np.empty(len(result.sizes), np.int32)
-    every[tickets] = piece.classes[storages]
-    every[~tickets] = len(piece.table.denominators) + np.arange(len(constants))
+    every = (result.sizes - _TICKET).astype(np.int32)
+    every[constant] = np.arange(rows, rows + len(constants))
     # Zeros that nobody reads take no memory.
     return Prepared(result.resized(np.zeros(len(every), np.int64)), every, piece.table, constants)
 

@@ -7,6 +7,7 @@ that it is.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import NamedTuple
@@ -60,6 +61,12 @@ class Mark(NamedTuple):
     unit: int = 0  # of ENTER, LEAVE, ENTER_BACKWARD and LEAVE_BACKWARD
 
 
+def phases_of(marks: Sequence[Mark]) -> list[tuple[int, Mark]]:
+    """The marks of phases, with their places."""
+    last = Moment.END  # looked up once
+    return [(at, mark) for at, mark in enumerate(marks) if mark[1] <= last]
+
+
 def _no_streams() -> NDArray[np.uint8]:
     return np.zeros(0, np.uint8)
 
@@ -86,6 +93,15 @@ class Tape:
         if len(sizes) != len(self.sizes) or (len(sizes) and sizes.min() < 0):
             raise InvalidInput(f"a tape of {len(self.sizes)} storages needs as many sizes, none negative")
         return unchecked_tape(sizes, self.roles, self.units, self.events, self.marks, self.streams)
+
+
+def live_storages(tape: Tape, count: int) -> NDArray[np.intp]:
+    """The storages that live behind so many events, in order."""
+    events = tape.events[:count]
+    made = count - np.count_nonzero(events < 0)  # storages are made in the order of their numbers
+    live = np.ones(made + 1, np.bool_)
+    live[np.maximum(-events, 0)] = False  # a free of storage n is -1 - n, and the first place is nobody's
+    return np.flatnonzero(live[1:])
 
 
 def unchecked_tape(

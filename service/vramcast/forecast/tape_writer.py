@@ -6,6 +6,7 @@ are copied as arrays, and all storages get their numbers at the end.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterable, Sequence
 
 import numpy as np
@@ -27,11 +28,8 @@ class TapeWriter:
 
     def __init__(self, source: Tape = NOTHING) -> None:
         self._source, self._known = source, len(source.sizes)
-        self._sizes: list[int] = []
-        self._roles: list[int] = []
-        self._units: list[int] = []
-        self._streams: list[int] = []
-        self._events: list[int] = []
+        self._sizes, self._units, self._events = array("q"), array("h"), array("i")
+        self._roles, self._streams = bytearray(), bytearray()
         self._marks: list[Mark] = []
         self._runs: list[tuple[int, int, int]] = []  # own events before it, and from where to where it is copied
         self._shift = 0  # events written, less those of the source that were reached then
@@ -45,10 +43,10 @@ class TapeWriter:
         """One after the other; the number of the first."""
         count = len(sizes)
         first = self._known + len(self._sizes)
-        self._sizes += sizes
-        self._roles += [int(role)] * count
-        self._units += units
-        self._streams += [stream] * count
+        self._sizes.extend(sizes)
+        self._roles += bytes((role,)) * count
+        self._units.extend(units)
+        self._streams += bytes((stream,)) * count
         self._write(range(first, first + count))
         return first
 
@@ -78,26 +76,26 @@ class TapeWriter:
         if self.reached > self._done:
             self._runs.append((len(self._events), self._done, self.reached))
             self._done = self.reached
-        self._events += events
+        self._events.extend(events)
         self._shift += len(events)
         check_events(self._shift + self.reached)
 
     def tape(self) -> Tape:
         """Raises InvalidInput if a storage is freed twice, or before it is made."""
-        source, own = self._source, np.array(self._events, np.int32)
+        source, own = self._source, np.frombuffer(self._events, np.int32)
         parts, at = [], 0
         for before, start, stop in self._runs:
             parts += [own[at:before], source.events[start:stop]]
             at = before
         events = np.concatenate([*parts, own[at:], source.events[self._done :]])
         events, made = numbered(events, self._known + len(self._sizes))
-        streams, own_streams = source.streams, np.array(self._streams, np.uint8)
+        streams, own_streams = source.streams, np.frombuffer(self._streams, np.uint8)
         if own_streams.any() and not len(streams):
             streams = np.zeros(self._known, np.uint8)
         return unchecked_tape(
-            np.concatenate([source.sizes, np.array(self._sizes, np.int64)])[made],
-            np.concatenate([source.roles, np.array(self._roles, np.uint8)])[made],
-            np.concatenate([source.units, np.array(self._units, np.int16)])[made],
+            np.concatenate([source.sizes, np.frombuffer(self._sizes, np.int64)])[made],
+            np.concatenate([source.roles, np.frombuffer(self._roles, np.uint8)])[made],
+            np.concatenate([source.units, np.frombuffer(self._units, np.int16)])[made],
             events,
             tuple(self._marks),
             np.concatenate([streams, own_streams])[made] if len(streams) else np.zeros(0, np.uint8),

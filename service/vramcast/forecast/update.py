@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vramcast.errors import InvalidInput
-from vramcast.forecast.tape import Moment, Role, Tape
+from vramcast.forecast.tape import Moment, Role, Tape, live_storages, phases_of
 from vramcast.forecast.tape_writer import TapeWriter
 from vramcast.task.vocabulary import Optimizer
 
@@ -102,13 +102,11 @@ def with_update(
 
 def trained_weights(tape: Tape, event: int, element_bytes: int, *, sharded: bool = False) -> TrainedWeights:
     """The weights that have a gradient at this event, in the order in which the model was loaded."""
-    freed = ~tape.events[:event][tape.events[:event] < 0]
-    live = np.ones(event - len(freed), np.bool_)  # storages are made in the order of their numbers
-    live[freed] = False
-    roles = tape.roles[: len(live)]
-    weights = np.flatnonzero(live & (roles == Role.WEIGHT) & (tape.units[: len(live)] >= 0))
+    live = live_storages(tape, event)
+    roles = tape.roles[live]
+    weights = live[(roles == Role.WEIGHT) & (tape.units[live] >= 0)]
     if not sharded:
-        gradients = np.flatnonzero(live & (roles == Role.GRADIENT))
+        gradients = live[roles == Role.GRADIENT]
         weights = weights[_matched(_identities(tape, weights), _identities(tape, gradients))]
     return TrainedWeights(tape.sizes[weights].tolist(), tape.units[weights].tolist(), element_bytes)
 
@@ -138,7 +136,7 @@ def _open_slots(tape: Tape) -> list[tuple[int, int]]:
 
     Something may be freed there: the names that the loop's body held.
     """
-    phases = [(at, mark) for at, mark in enumerate(tape.marks) if mark.moment <= Moment.END]
+    phases = phases_of(tape.marks)
     ends = {at: after.event for (at, _), (_, after) in pairwise(phases)}
     return [
         (mark.event, at + 1)
