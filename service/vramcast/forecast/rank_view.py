@@ -21,6 +21,7 @@ from vramcast.forecast.tape import Mark, Moment, Role, Tape, unchecked_tape
 from vramcast.forecast.tape_writer import TapeWriter
 
 MAIN, GATHER, REDUCE = 0, 1, 2  # streams
+_new = tuple.__new__  # past Mark's own constructor, which takes longer
 
 
 class Scheme(StrEnum):
@@ -73,13 +74,17 @@ class RankView:
         seen = np.flatnonzero(np.where(sign, self.freed_seen[storages], self.made_seen[storages]))
         stops = deque(zip(seen.tolist(), source.events[seen].tolist(), strict=True))
         loaded = False
+        last_phase = Moment.END
         for mark in source.marks:
-            self._pass(stops, mark.event)
-            if not loaded and mark.moment is Moment.STEP:
-                self.loaded()
-                loaded = True
-            if mark.moment <= Moment.END:
-                self.phase = mark.moment
+            event, moment, _ = mark
+            if stops and stops[0][0] < event:
+                self._pass(stops, event)
+            self.write.reached = event
+            if moment <= last_phase:
+                if not loaded and moment is Moment.STEP:
+                    self.loaded()
+                    loaded = True
+                self.phase = moment
             self.at(mark)
         self._pass(stops, len(source.events))
         return self.write.tape()
@@ -100,13 +105,15 @@ class RankView:
     def _here(self) -> Tape:
         """The source without the events of what this rank does not have."""
         tape = self.source
-        storages = np.maximum(tape.events, ~tape.events)
-        gone = np.isin(tape.roles, self.not_here)[storages]
+        storages = tape.events ^ (tape.events >> 31)
+        absent = np.zeros(len(Role), np.bool_)
+        absent[list(self.not_here)] = True
+        gone = absent[tape.roles][storages]
         if not self.keeps_gradients:
             gone |= self.gradients[storages] & (tape.events < 0)
         places = np.array([mark.event for mark in tape.marks], np.int64)
         moved = (places - np.searchsorted(np.flatnonzero(gone), places)).tolist()
-        marks = tuple(Mark(at, mark.moment, mark.unit) for at, mark in zip(moved, tape.marks, strict=True))
+        marks = tuple(_new(Mark, (at, mark[1], mark[2])) for at, mark in zip(moved, tape.marks, strict=True))
         return unchecked_tape(tape.sizes, self.roles, self.units, tape.events[~gone], marks, tape.streams)
 
     def loaded(self) -> None:
@@ -153,10 +160,10 @@ def bytes_by_unit(tape: Tape, role: Role) -> dict[int, int]:
 
 def _computes_again(tape: Tape) -> bool:
     """Does checkpointing compute units again during backward?"""
-    phase = Moment.STEP
-    for mark in tape.marks:
-        if mark.moment <= Moment.END:
-            phase = mark.moment
-        elif mark.moment is Moment.ENTER and phase is Moment.BACKWARD:
+    phase, last_phase, enter, backward = Moment.STEP, Moment.END, Moment.ENTER, Moment.BACKWARD
+    for _, moment, _ in tape.marks:
+        if moment <= last_phase:
+            phase = moment
+        elif moment is enter and phase is backward:
             return True
     return False

@@ -27,6 +27,10 @@ _MAX_LIVE = 1_000_000_000  # elements: stage3_max_live_parameters and stage3_max
 _SUB_GROUP = 1_000_000_000  # elements that stage 3 updates at once
 _REDUCTIONS = 2  # in flight before stage 3 waits
 _ROOT = 0
+# A member of an enum takes five times as long to look up as a name, and there are hundreds of marks.
+_STEP, _FORWARD, _BACKWARD, _UPDATE = Moment.STEP, Moment.FORWARD, Moment.BACKWARD, Moment.UPDATE
+_ENTER, _LEAVE, _ENTER_BACKWARD = Moment.ENTER, Moment.LEAVE, Moment.ENTER_BACKWARD
+_TEMPORARY, _WORKSPACE = Role.TEMPORARY, Role.WORKSPACE
 
 
 class _ZeroView(RankView):
@@ -184,6 +188,7 @@ class ShardedZeroView(_ZeroView):
         self.not_here = (Role.WEIGHT, Role.FROZEN)
         self._parts, self._order = _parts(tape)
         self._visits = [*self._order, *reversed(self._order)]  # parts in the order of use, for one step
+        self._last_unit = max(self._parts)
         self._place = {name: at for at, name in enumerate(self._order)}
         self._elements_before = [0, *accumulate(self._parts[name].elements for name in self._visits)]
         self._live_elements = 0  # of the gathered parts
@@ -202,29 +207,26 @@ class ShardedZeroView(_ZeroView):
             self.write.make(_HALF * self.owned, Role.GRADIENT)
 
     def at(self, mark: Mark) -> None:
-        if mark.moment is Moment.UPDATE:
+        _, moment, unit = mark
+        if moment is _UPDATE:
             self._before_update()
         super().at(mark)
-        if mark.moment is Moment.FORWARD:
+        if moment is _FORWARD:
             self._now = -1
             self._advance(self._order[0])
-        elif mark.moment is Moment.BACKWARD:
+        elif moment is _BACKWARD:
             self._advance(self._order[-1])
-        elif mark.moment is Moment.STEP:
+        elif moment is _STEP:
             self._after_update()
-        elif mark.unit == _ROOT:
+        elif unit == _ROOT:
             return
-        elif mark.moment is Moment.ENTER_BACKWARD or (
-            mark.moment is Moment.ENTER and (self.phase is Moment.FORWARD or self.checkpointed)
-        ):
-            self._advance(mark.unit)
-        elif mark.moment is Moment.LEAVE and mark.unit == self._last_unit() and self.phase is Moment.FORWARD:
-            self._advance(self._order[-1])
-        elif mark.moment is Moment.LEAVE_BACKWARD:
-            self.write.free_all(self._kept.pop(mark.unit, ()))
-
-    def _last_unit(self) -> int:
-        return max(self._parts)
+        elif moment is _ENTER_BACKWARD or (moment is _ENTER and (self.phase is _FORWARD or self.checkpointed)):
+            self._advance(unit)
+        elif moment is _LEAVE:
+            if unit == self._last_unit and self.phase is _FORWARD:
+                self._advance(self._order[-1])
+        elif unit in self._kept:
+            self.write.free_all(self._kept.pop(unit))
 
     def _advance(self, part: int) -> None:
         """The next part is used: release what was used before, gather this one and prefetch."""
@@ -259,7 +261,7 @@ class ShardedZeroView(_ZeroView):
             part.live = ()
             return
         count = len(part.sizes)
-        first = self.write.make_all(part.sizes, Role.WORKSPACE, [max(_ROOT, name)] * count, GATHER)
+        first = self.write.make_all(part.sizes, _WORKSPACE, [max(_ROOT, name)] * count, GATHER)
         part.live = range(first, first + count)
 
     def _release_part(self, name: int, now: int) -> None:
@@ -269,7 +271,7 @@ class ShardedZeroView(_ZeroView):
         again = self._next_visit(name, now)
         if again is not None and self._elements_before[again] - self._elements_before[now] < _MAX_LIVE:
             return
-        if self.phase is Moment.FORWARD and name > _ROOT and not self.checkpointed:
+        if self.phase is _FORWARD and name > _ROOT and not self.checkpointed:
             self._kept[name] = part.live
         else:
             self.free_late(part.live)
@@ -290,7 +292,7 @@ class ShardedZeroView(_ZeroView):
     def reduce(self) -> None:
         self._wait_for_reductions(_REDUCTIONS)
         if len(self.bucket) > 1:  # one gradient alone is reduced where it is
-            self.copied(self.write.make(_HALF * self.filled, Role.TEMPORARY, stream=REDUCE))
+            self.copied(self.write.make(_HALF * self.filled, _TEMPORARY, stream=REDUCE))
         self.bucket.clear()
         for number in self.waiting:
             self.copied(number)
