@@ -65,7 +65,7 @@ def decide(board: Board, demand: Demand, columns: Ints, *, count_devices: bool) 
     if fits.all():
         return Decision(demand, columns, fits, np.zeros(len(columns), dtype=np.uint8), sweep)
     reasons = np.where(table.offered[: len(needs)], _explain(table, needs, demand, counts), unoffered)
-    reasons[sweep.fits] = Reason.FITS
+    np.putmask(reasons, sweep.fits, Reason.FITS)  # a third of the time of an index of flags
     return Decision(demand, columns, fits, reasons[columns], sweep)
 
 
@@ -128,7 +128,6 @@ def _by_node(by_product: _Array, table: PoolTable, nodes: int) -> _Array:
     first = by_product[0]
     if len(by_product) == 1 or (by_product == first).all():
         return np.full(nodes, first, dtype=by_product.dtype)
-    # Four times as fast as an index in brackets, since the numbers have 32 bits.
     return by_product.take(table.product_ids[:nodes])
 
 
@@ -173,12 +172,12 @@ def worths(board: Board, demand: Demand, sweep: Sweep | None, columns: Ints) -> 
     table = board.tables.get(demand.ask.resource)
     if table is None or sweep is None:
         return np.full(len(columns), -1, dtype=np.float32)
-    worth = _costs(board.ranking, table.per_mib[columns], table.free_gpus[columns], sweep.weighed_mib(columns),
-                   sweep.needs_mib[columns], demand.ask.count)  # fmt: skip
+    worth = _costs(board.ranking, table.per_mib.take(columns), table.free_gpus.take(columns),
+                   sweep.weighed_mib(columns), sweep.needs_mib.take(columns), demand.ask.count)  # fmt: skip
     worth *= np.float32(board.ranking.slowdown_weight - 1)
     worth += np.float32(1)
     np.maximum(worth, np.float32(0), out=worth)
-    worth[~sweep.fits[columns]] = -1
+    np.putmask(worth, ~sweep.fits.take(columns), -1)
     return worth
 
 
@@ -208,8 +207,11 @@ def points(worth: Floats) -> Ints:
     Eleven steps cannot tell nodes apart that are nearly as full as each other. If they tied, every other pod would open
     a fresh node, and pods with many GPUs would soon find none.
     """
-    steps = np.clip(np.rint(worth * MAX_SCORE), 0, MAX_SCORE - 1)
-    return np.asarray(np.where((worth >= 0) & (worth == worth.max(initial=0)), MAX_SCORE, steps), dtype=np.int64)
+    steps = np.rint(worth * np.float32(MAX_SCORE))
+    np.maximum(steps, np.float32(0), out=steps)
+    np.minimum(steps, np.float32(MAX_SCORE - 1), out=steps)
+    np.putmask(steps, worth == worth.max(initial=0), MAX_SCORE)
+    return np.asarray(steps, dtype=np.int64)
 
 
 def scores(board: Board, demand: Demand, sweep: Sweep | None, columns: Ints) -> Ints:
@@ -268,7 +270,8 @@ def offer_best(board: Board, decision: Decision, most: int) -> Decision:
     # Of all nodes rather than of those asked about: picking those out of one array is faster than out of five.
     cost = _costs(board.ranking, table.per_mib[:nodes], table.free_gpus[:nodes], sweep.weighed_mib(), sweep.needs_mib,
                   decision.demand.ask.count)[decision.columns]  # fmt: skip
-    cost[~decision.fits] = np.inf
+    if not decision.fits.all():
+        np.putmask(cost, ~decision.fits, np.inf)
     limit = ranked(cost, most)
     offered = cost < limit
     ties = np.flatnonzero(cost == limit)

@@ -119,7 +119,7 @@ class PoolTable:
         self.per_mib: Floats = np.zeros(_FIRST_CAPACITY, dtype=np.float32)  # (nodes,) a MiB as a share of the largest
         # (nodes,) what is free of promises and unmanaged memory, in GPUs. Holds do not count: they come and go.
         self.free_gpus: Floats = np.zeros(_FIRST_CAPACITY, dtype=np.float32)
-        self.product_ids = np.zeros(_FIRST_CAPACITY, dtype=np.int32)  # (nodes,)
+        self.product_ids = np.zeros(_FIRST_CAPACITY, dtype=np.intp)  # (nodes,) as numpy wants an index
         # Sums over the whole table. They are usually 0, and then explaining a rejection can skip the arrays.
         self.held_mib = 0
         self.unmanaged_mib = 0
