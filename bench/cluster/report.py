@@ -221,7 +221,8 @@ def page(table: Table, curve: Curve, oracle: Curve, seeds: int, jobs: int, gpus:
 A simulated cluster of {gpus} RTX 3090 runs {jobs} jobs under each policy, over {seeds} seeds. What decides is the real
 core: state, ledger, fit, score, calibration, run memory and OOM history. What is true is measured: each job's memory,
 and how much two jobs slow each other (by Lucid; nothing in vramcast was fitted on it). How long jobs run, and when they
-come, is from Gavel's traces. The jobs belong to eight teams, which do not learn from each other's runs.
+come, is from Gavel's traces. The jobs belong to eight teams. Of each other's runs they learn how busy a task keeps a
+GPU, which telemetry shows, but not what memory it took.
 
 ![GPU-hours and job time of each policy](images/what-it-buys.png)
 
@@ -244,8 +245,8 @@ at the `harmless_slowdown` where jobs are as fast as that guess makes them: inte
 As installed, vramcast may be elsewhere on its curve: both figures are told. *Both packing only* and *both ranked by
 vramcast* compare nothing but the memory that is asked for.
 
-The oracle, which knows every pair, shows what better forecasts of slowdown would give
-([how good they are](benchmarks/interference.md)).
+The oracle knows how much each pair slows each other, and places greedily too. It shows what better forecasts of
+slowdown would give ([how good they are](benchmarks/interference.md)).
 
 **What telemetry adds.** How hard a task presses on its neighbours is known from its utilization while it has a GPU to
 itself: `gpu_util` and `memory_util`. *Without memory_util*, only the first is scraped, and the forecast says how hard
