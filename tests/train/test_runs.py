@@ -68,6 +68,8 @@ def test_repeats_are_one_run_with_the_median_of_each_figure(tmp_path: Path) -> N
         ({"seq_len": ""}, "length not stated"),
         ({"batch_per_gpu": ""}, "batch not stated"),
         ({"precision": "not stated"}, "precision not stated, or none that an annotation has"),
+        ({"lora_rank": "64 (script; not stated)"}, "rank not stated"),
+        ({"lora_rank": "high"}, "a rank that is no number"),
         ({"mem_gib": "0.001"}, "an impossible figure"),
         ({"mem_gib": "much"}, "a figure that is no number"),
         ({"mem_gib": "12"}, "tensors that take more than the device shows"),
@@ -342,6 +344,7 @@ def test_tables_of_their_own_form_are_read_with_the_defaults_of_their_scripts(tm
     )  # fmt: skip
     (tmp_path / "extra" / "qwen_a100_80g.csv").write_text(
         "Profiling,Model Size,Method,#Nodes,#GPUs per node,256,512\nProfiling,7B,Q-LoRA,1,1,11.5G / 3.0s/it,-\n"
+        "Profiling,7B,LoRA,1,1,20.1G / 1.2s/it,-\n"
         "Profiling,7B,LoRA (emb),1,1,33.7G / 1.4s/it,34.1G / 1.6s/it\n", encoding="utf-8",
     )  # fmt: skip
     found = read_runs(tmp_path)
@@ -350,9 +353,10 @@ def test_tables_of_their_own_form_are_read_with_the_defaults_of_their_scripts(tm
         ("ms_swift_a100", "hf/Yi-6B", "lora", 1024, Length.LONGEST),
         ("ms_swift_a100", "hf/Qwen1.5-7B", "full", 2048, Length.LONGEST),
         ("ms_swift_a100", "hf/Qwen1.5-7B", "qlora", 2048, Length.LONGEST),
-        ("qwen_a100_80g", "hf/Qwen1.5-7B", "qlora", 256, Length.FIXED),
+        ("qwen_a100_80g", "hf/Qwen1.5-7B", "lora", 256, Length.FIXED),
     ]
     assert found.left_out == {
         ("ms_swift_a100", "a figure that is no number"): 1,
         ("qwen_a100_80g", "method lora+emb"): 2,
+        ("qwen_a100_80g", "a quantized network under DeepSpeed, which has no autocast as recordings do"): 1,
     }

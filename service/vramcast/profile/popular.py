@@ -14,7 +14,8 @@ _TEXT = (
     "gpt2-medium", "gpt2-large", "gpt2-xl", "distilgpt2", "ModernBERT-large", "xlm-roberta-base", "bert-base-cased",
     "distilroberta-base", "xlm-roberta-large", "gemma-2b", "gemma-7b", "Phi-4-mini-instruct", "Qwen3-30B-A3B",
     "Mistral-Small-24B-Base-2501", "bert-base-multilingual-cased", "distilbert-base-cased", "CodeLlama-7b-hf",
-    "Qwen1.5-0.5B", "santacoder", "opt-350m", "mpt-7b", "mpt-30b", "llama-7b", "llama-13b",
+    "Qwen1.5-0.5B", "santacoder", "opt-350m", "mpt-7b", "mpt-30b", "llama-7b", "llama-13b", "Qwen1.5-1.8B",
+    "Qwen1.5-7B", "Qwen1.5-14B", "Yi-6B", "Yi-34B",
 )  # fmt: skip
 # Recorded too, although they have no repeated blocks of tokens.
 _IMAGES = (

@@ -22,6 +22,9 @@ _TUNED = {
     "precision": "bf16", "optimizer": "AdamW", "method": "lora", "checkpointing": "on", "attention": "flash",
     "parallelism": "none", "outcome": "ok", "trust": "medium",
 }  # fmt: skip
+_QWEN_QUANTIZED = {
+    "method": "qlora", "quant": "gptq-4bit", "precision": "fp16", "parallelism": "DeepSpeed ZeRO-2",
+}  # fmt: skip
 _YES = "&#x2714;"
 _FIGURE = re.compile(r"[0-9.]+")
 
@@ -54,13 +57,16 @@ def _ms_swift(path: Path) -> Iterator[Row]:
 
 
 def _qwen(path: Path) -> Iterator[Row]:
-    """Batch 1, samples padded to the length, checkpointing, LoRA rank 64 on all linear layers."""
+    """Batch 1, samples padded to the length, checkpointing, LoRA rank 64 on all linear layers.
+
+    GPTQ wants fp16, and for fp16 their scripts call DeepSpeed on one GPU too.
+    """
     lengths: list[str] = []
     for _, size, method, nodes, gpus, *figures in _cells(path, at_least=6):
         if size == "Model Size":
             lengths = figures
             continue
-        quantized = {"method": "qlora", "quant": "gptq-4bit", "precision": "fp16"} if method == "Q-LoRA" else {}
+        quantized = _QWEN_QUANTIZED if method == "Q-LoRA" else {}
         row = {**_TUNED, **_named(f"qwen-{size.lower().replace('.', '_')}"), "lora_rank": "64",
                "lora_targets": "q k v o gate up down", "n_gpus": gpus, "mem_kind": "device memory"}  # fmt: skip
         # In brackets: embeddings are trained too, or it ran on several nodes.

@@ -31,6 +31,7 @@ Row = dict[str, str]
 # Sources whose licence forbids to train on them what ships.
 _EVALUATE_ONLY = ("agpl", "non-commercial", "noncommercial", "cc-by-nc")
 _PREFIXES = ("torchvision ", "timm ")
+_MOVED = {"decapoda-research/llama-7b-hf": "llama-7b", "decapoda-research/llama-13b-hf": "llama-13b"}
 _MOST_GIB = 2000.0
 _PIXEL_CHANNELS = 3
 _DENOISERS_TRAINERS = ("diffusers", "finetrainers")
@@ -203,6 +204,7 @@ def _network(row: Row) -> Line:
         raise LeftOut("a name that timm gives to another network")
     for prefix in _PREFIXES:
         reference = reference.replace(prefix, f"{prefix.strip()}/") if reference.startswith(prefix) else reference
+    reference = _MOVED.get(reference, reference)
     for name in (reference, reference.removesuffix("-GPTQ"), row["model"].removesuffix("-GPTQ")):
         line = builtin_catalog().find(name) if name else None
         if line is not None:
@@ -234,6 +236,8 @@ def _task(row: Row, network: Mapping[str, str], *, sequences: bool, attention: b
         "allocator": "expandable-segments" if "expandable" in row["kernels"] else "",
         "framework": words.framework(f"{row['framework']}; {row['note']}", row["parallelism"]),
     }
+    if quantized and "DeepSpeed" in row["parallelism"]:
+        raise LeftOut("a quantized network under DeepSpeed, which has no autocast as recordings do")
     said |= words.lora(row["method"], row["lora_rank"], row["lora_targets"], frozen_base=quantized)
     # A zoo's rows say how they were sharded, and sometimes not over how many GPUs: each holds all of it anyway.
     gpus = row["n_gpus"] or ("1" if zoo.is_zoo(row) else "")

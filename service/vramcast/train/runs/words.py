@@ -152,7 +152,12 @@ def lora(method: str, rank: str, targets: str, *, frozen_base: str) -> dict[str,
         raise LeftOut(f"method {word}")
     if word == "qlora" and not frozen_base:
         raise LeftOut("quantization not stated")
-    found = {"lora-rank": str(int(float(rank))) if rank else "16"}
+    if "not stated" in rank:
+        raise LeftOut("rank not stated")
+    try:
+        found = {"lora-rank": str(int(float(rank or "16")))}
+    except ValueError as error:
+        raise LeftOut("a rank that is no number") from error
     modules = frozenset(match.replace("out", "o") for match in _MODULE.findall(targets.lower()))
     if known := _TARGETS.get(modules):
         found["lora-targets"] = known
