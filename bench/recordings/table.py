@@ -22,9 +22,10 @@ What is not in a recording:
 - The memory of a CUDA context is a constant of each GPU product, as in the forecast. timm's fp32 runs were read from
   the whole device, where the context and cuDNN take 1,679 MiB.
 - The AMP intervals are of torch 1.12 and CUDA 11 on an RTX 3090, and nobody read what that device shows beside torch.
-  2,100 MiB fit every second of them best, and the other half did not choose that (`python -m bench.recordings.context`).
-  But the rule (a batch fits if it runs at capacity, and gradients stay) was chosen among twelve by looking at intervals
-  of both halves. With the 1,679 MiB of the A100, which no interval chose, 89 and 92 % were inside.
+  2,100 MiB fit every second of them best, and the other half did not choose that
+  (`python -m bench.recordings.context`). But the rule (a batch fits if it runs at capacity, and gradients stay) was
+  chosen among twelve by looking at intervals of both halves. With the 1,679 MiB of the A100, which no interval chose,
+  89 and 92 % were inside.
 - How many gathers ZeRO-3's host runs ahead of the GPU: eight. On every second of these runs 8 and 12 fit best (active
   memory 1.4 and 1.2 % off), and on the other half, which chose nothing, both are 1.7 % off
   (`python -m bench.recordings.ahead`).
