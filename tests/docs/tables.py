@@ -21,6 +21,7 @@ from tests.docs.accuracy import (
 from tests.docs.pages import REPOSITORY
 from tests.docs.remedies import reasons_table
 from tests.docs.step_time import coverage_table, gpus_table, networks_table
+from tests.docs.totals import measured_totals_table, totals_table
 from tests.fakes import new_fake_service
 from tests.test_metrics_contract import CLOSED, CONTRACT, DETAIL
 from vramcast.cli.annotations import markdown_rules, markdown_table, schema_text
@@ -170,6 +171,8 @@ _TABLES = {
     "recorded-accuracy": recorded_table,
     "recorded-sources": recorded_sources_table,
     "recorded-intervals": recorded_intervals_table,
+    "totals": totals_table,
+    "totals-measured": measured_totals_table,
     "reasons": reasons_table,
     "step-networks": networks_table,
     "step-gpus": gpus_table,

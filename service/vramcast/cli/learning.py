@@ -22,6 +22,10 @@ def train(
     recorded: Annotated[
         bool, typer.Option("--recorded", help="Only fit the bounds of recorded forecasts, in the artifact at --out.")
     ] = False,
+    totals: Annotated[
+        bool,
+        typer.Option("--totals", help="Only learn from recordings what totals leave out, into --out."),
+    ] = False,
     networks: Annotated[
         Path | None,
         typer.Option(metavar="DIR", help="Keep this artifact's networks, and fit trees and bounds to them anew."),
@@ -36,10 +40,13 @@ def train(
     [dim]vramcast train --data runs/ --out model_artifacts/[/dim]
     [dim]vramcast train --data observed/ --base model_artifacts/ --out candidate/[/dim]
     [dim]vramcast train --data runs/ --recorded --out model_artifacts/[/dim]
+    [dim]vramcast train --data runs/ --totals --out model_artifacts/[/dim]
     """
-    from vramcast.train.commands import run_finetune, run_fit_recorded, run_train  # torch is an extra
+    from vramcast.train.commands import run_finetune, run_fit_recorded, run_fit_totals, run_train  # torch is an extra
 
-    if recorded:
+    if totals:
+        run_fit_totals(data, out, quiet=quiet)
+    elif recorded:
         run_fit_recorded(data, out, quiet=quiet)
     elif base is not None:
         run_finetune(data, base, out, quiet=quiet)

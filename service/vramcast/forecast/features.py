@@ -87,7 +87,7 @@ def describe(network: Description | None, task: Task, product: Product) -> Featu
     regime = _regime(prior, layered)
     facts = _common(task, product, prior, regime, network.parameters) | _network_facts(network, task, prior, layered)
     facts |= _optimizer_facts(_reference_optimizer(task, network))
-    tokens, kinds = _make_tokens(layered, task.batch_size, prior.total_bytes)
+    tokens, kinds = make_tokens(layered, task.batch_size, prior.total_bytes)
     return Features(_vector(facts), tokens, kinds, prior, regime, unfamiliar)
 
 
@@ -324,7 +324,7 @@ def _vector(facts: dict[str, float]) -> NDArray[np.float32]:
 # ---------------------------------------------------------------------- layer tokens
 
 
-def _make_tokens(layered: Layered, batch: float, total_bytes: float) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+def make_tokens(layered: Layered, batch: float, total_bytes: float) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
     """(TOKENS, TOKEN_WIDTH), and the kinds, which start at 1 because 0 is padding.
 
     A weighted layer and the layers up to the next one share a token.

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -17,10 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vramcast.errors import WorldUnavailable
-from vramcast.forecast import features
+from vramcast.forecast import features, totals_model
 from vramcast.forecast.catalog import builtin_artifact
 from vramcast.forecast.description import Description
-from vramcast.forecast.features import Features
+from vramcast.forecast.features import Features, unfamiliar_settings
 from vramcast.forecast.forecast import (
     NOVEL,
     Calibration,
@@ -33,7 +33,9 @@ from vramcast.forecast.forecast import (
     bound,
 )
 from vramcast.forecast.forecaster import CachingForecaster, PhysicsForecaster
+from vramcast.forecast.learned_totals import forecast_learned
 from vramcast.forecast.recorded_bounds import Learned, RecordedCalibration
+from vramcast.forecast.totals_model import TotalsModel
 from vramcast.forecast.warnings import warn
 from vramcast.hardware.utilization import Utilization
 from vramcast.names import Product
@@ -73,7 +75,23 @@ class ModelForecaster(CachingForecaster):
     def recorded_calibration(self) -> RecordedCalibration:
         return self._artifact.recorded
 
+    @cached_property
+    def _totals(self) -> TotalsModel:
+        """The artifact's own, or what ships: it depends on recordings, not on anybody's runs."""
+        own = self._artifact.model.parent
+        return TotalsModel(own if (own / totals_model.MANIFEST).exists() else builtin_artifact())
+
     def forecast_network(self, network: Description | None, task: Task, product: Product, risk: float) -> Forecast:
+        forecast = self._corrected(network, task, product, risk)
+        if not unfamiliar_settings(task):
+            return forecast
+        calibration = self.recorded_calibration
+        learned = forecast_learned(self._totals, network, task, product, risk, calibration)
+        if learned is None:
+            return forecast
+        return replace(learned, utilization=forecast.utilization, model_version=forecast.model_version)
+
+    def _corrected(self, network: Description | None, task: Task, product: Product, risk: float) -> Forecast:
         described = features.describe(network, task, product)
         predicted = self._session.predict(described)
         new = novelty_of(self._artifact.ranges, described)

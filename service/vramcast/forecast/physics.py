@@ -101,20 +101,20 @@ def summary_prior(task: Task, product: Product) -> Prior:
 
 def described_prior(network: Description, task: Task, product: Product) -> Prior:
     """Of plain fp32 training, from layers: a replay if the graph is known, else the curve."""
-    layered = _layered(network)
+    layered = layered_of(network)
     return (_from_replay if network.replayable else _from_curve)(network, task, product, layered)
 
 
 def clear_caches() -> None:
     """For benchmarks that measure an uncached forecast."""
-    for cached in (_layered, _recorded, _replayed):
+    for cached in (layered_of, _recorded, _replayed):
         cached.cache_clear()
 
 
 # A task is forecast for every product in the cluster, and a sweep asks for one network at many batch sizes. So results
 # that do not depend on the product, or not even on the batch, are cached.
 @lru_cache(maxsize=128)
-def _layered(network: Description) -> Layered:
+def layered_of(network: Description) -> Layered:
     table = layer_table(network.ops)
     saved = saved_bytes(network, table)
     return Layered(table, saved, _curve(table, saved))
@@ -161,7 +161,7 @@ def _from_replay(network: Description, task: Task, product: Product, layered: La
 
 def sample_peak_bytes(network: Description) -> float:
     """Peak live bytes of one sample in fp32: what autograd saves, plus the gradients or logits at that point."""
-    layered = _layered(network)
+    layered = layered_of(network)
     saved = layered.saved
     kept = saved.per_sample_bytes - saved.fused_attention_bytes + _logits_bytes(network)
     return max(kept, float(layered.curve_bytes.max(initial=0.0)))

@@ -32,6 +32,7 @@ _STATES_LIKE_WEIGHTS = frozenset({
     Optimizer.SGD_MOMENTUM, Optimizer.ADAM, Optimizer.ADAMW, Optimizer.RMSPROP, Optimizer.ADAGRAD, Optimizer.LION,
 })  # fmt: skip
 _QUANTIZED_BYTES = {Quantization.INT8: 1.05, Quantization.INT4: 0.55, Quantization.NF4: 0.55}
+_QUANTIZED_LEAST = {Quantization.INT8: 1.0, Quantization.INT4: 0.5, Quantization.NF4: 0.5}
 # Embeddings, norms and the head are not quantized: about a seventh of a model with a few billion parameters.
 _UNQUANTIZED_SHARE = 0.15
 _UNQUANTIZED_BYTES = 2.0
@@ -89,6 +90,17 @@ def model_parts(task: Task, parameters: int) -> list[Part]:
     if has_master(task):
         parts.append(_part("fp32 master weights", trained, _MASTER_BYTES, shards[1]))
     return parts
+
+
+def least_bytes(task: Task) -> float:
+    """What is sure to be held, whatever was learned: adapters and the rest of quantized weights are guesses."""
+    parameters = task.parameters or 0
+    parts = model_parts(task, parameters)
+    if task.quantization is not Quantization.NONE:
+        shards = task.data_parallel_size if task.zero_stage == 3 else 1
+        return _QUANTIZED_LEAST[task.quantization] * parameters / shards
+    held = parts if task.lora_rank is None else parts[:1]
+    return float(sum(part.size_bytes for part in held))
 
 
 def step_parts(task: Task, parameters: int, fp32_bytes: float) -> Iterator[Part]:

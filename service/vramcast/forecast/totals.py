@@ -18,6 +18,7 @@ from vramcast.task.quantity import GIB
 from vramcast.task.task import Task
 
 LEARNED_PART = "learned correction"
+RECORDINGS_PART = "learned from recordings"
 # Beyond the rule of thumb: 2.5 medians at risk 0.05, 2.95 at 0.01.
 _COPIES = 1.05
 # cuDNN's autotuner tries every kernel that the GPU has room for. Only plain training was measured with it.
@@ -29,12 +30,18 @@ def bounded_totals(forecast: Forecast, task: Task, *, layers: bool) -> Forecast:
     by_totals = not layers or bool(unfamiliar_settings(task))
     ceiling = ceiling_bytes(forecast, convolves=not unfamiliar_settings(task))
     forecast = replace(forecast, bound_bytes=max(forecast.median_bytes, min(forecast.bound_bytes, ceiling)))
-    return replace(forecast, allocated=_tensors(forecast)) if by_totals else forecast
+    by_rules = by_totals and forecast.allocated is None
+    return replace(forecast, allocated=_tensors(forecast)) if by_rules else forecast
+
+
+def most_over_median(risk: float) -> float:
+    """Of a bound, where nothing convolves."""
+    return bound_factor(risk) + _COPIES
 
 
 def ceiling_bytes(forecast: Forecast, *, convolves: bool) -> int:
     workspaces = _WORKSPACES_BYTES if convolves else 0
-    return round(forecast.median_bytes * (bound_factor(forecast.risk) + _COPIES)) + workspaces
+    return round(forecast.median_bytes * most_over_median(forecast.risk)) + workspaces
 
 
 def _tensors(forecast: Forecast) -> CounterForecast:

@@ -25,6 +25,23 @@ def run_train(data: Path, out: Path, seeds: int, networks: Path | None = None, *
 
     manifest = train(data, out, range(1, seeds + 1), Progress(quiet=quiet), Shape(), Schedule(), networks)
     Console().print(table(manifest["accuracy"]))
+    run_fit_totals(data, out, quiet=quiet)
+
+
+def run_fit_totals(data: Path, out: Path, *, quiet: bool) -> None:
+    """Simulates runs of the catalog's recordings and learns from them; measured runs only judge it."""
+    from vramcast.train.totals import fit_totals  # noqa: PLC0415  # needs LightGBM and timm
+
+    manifest = fit_totals(data, out, Progress(quiet=quiet))
+    shown = Table(
+        "told", "kind", "architectures", "median", "rules", "covers .05", "over .05", "covers .01", "over .01"
+    )
+    for entry in manifest["accuracy"]:
+        names = ("coverage", "over_reservation")
+        shares = [entry["median_error"], entry["rules_median_error"],
+                  *(entry[name][risk] for risk in ("0.05", "0.01") for name in names)]  # fmt: skip
+        shown.add_row(entry["told"], entry["kind"], str(entry["architectures"]), *(f"{share:.1%}" for share in shares))
+    Console(width=None if sys.stdout.isatty() else _PIPE_WIDTH).print(shown)
 
 
 def run_train_speed(data: Path, out: Path, *, quiet: bool) -> None:

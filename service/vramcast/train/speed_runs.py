@@ -71,7 +71,7 @@ def read_speed_runs(data: Path, *, families: bool = True) -> SpeedRuns:
     files = sorted((data / "speed").glob("*.csv"))
     if not files:
         raise InvalidInput(f"--data {data}: no speed/*.csv in it; expected timm's benchmark files")
-    reader = _Reader(builtin_catalog(), _modules_of_timm() if families else {})
+    reader = _Reader(builtin_catalog(), modules_of_timm() if families else {})
     for path in files:
         reader.read_timm(path)
     gavel = data / "extra" / _GAVEL_FILE
@@ -80,7 +80,7 @@ def read_speed_runs(data: Path, *, families: bool = True) -> SpeedRuns:
     return reader.found
 
 
-def _modules_of_timm() -> Mapping[str, str]:
+def modules_of_timm() -> Mapping[str, str]:
     """The module that defines a model, which is its family."""
     try:
         import timm  # noqa: PLC0415 - an extra

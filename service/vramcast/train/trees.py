@@ -8,6 +8,7 @@ the networks of different folds have different residuals (docs/log.md).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -173,6 +174,18 @@ def regressor_node(bag: Bag, source: str, result: str) -> onnx.NodeProto:
     )  # fmt: skip
 
 
+def factor_node(bag: Sequence[lightgbm.Booster], source: str, result: str, targets: int) -> onnx.NodeProto:
+    """The same of boosters that grow one tree for each target in turn."""
+    table = _NodeTable(share=1.0 / len(bag))
+    for booster in bag:
+        for number, tree in enumerate(booster.dump_model()["tree_info"]):
+            table.add_tree(tree["tree_structure"], number % targets)
+    return helper.make_node(
+        "TreeEnsemble", [source], [result], domain=ML_DOMAIN, n_targets=targets, aggregate_function=_SUM,
+        **table.attributes(),
+    )  # fmt: skip
+
+
 @dataclass(slots=True)
 class _NodeTable:
     """The operator's columns, with one row per branch or leaf. A branch refers to its children by row."""
@@ -185,9 +198,12 @@ class _NodeTable:
     false_row: list[int] = field(default_factory=list)
     false_is_leaf: list[int] = field(default_factory=list)
     leaf_weight: list[float] = field(default_factory=list)
+    leaf_target: list[int] = field(default_factory=list)
+    target: int = 0  # of the tree that is being added
     roots: list[int] = field(default_factory=list)
 
-    def add_tree(self, structure: dict[str, Any]) -> None:
+    def add_tree(self, structure: dict[str, Any], target: int = 0) -> None:
+        self.target = target
         grows = "split_feature" in structure
         # The operator needs a branch in every tree, so both sides of this one lead to the only leaf.
         self.roots.append(self._branch(structure) if grows else self._append(0, 0.0, *self._leaf(structure) * 2))
@@ -203,6 +219,7 @@ class _NodeTable:
 
     def _leaf(self, part: dict[str, Any]) -> tuple[int, int]:
         self.leaf_weight.append(self.share * float(part["leaf_value"]))
+        self.leaf_target.append(self.target)
         return len(self.leaf_weight) - 1, 1
 
     def _append(
@@ -223,7 +240,7 @@ class _NodeTable:
             "nodes_modes": _tensor(np.full(len(self.feature), _BRANCH_LEQ, np.uint8)),
             "nodes_truenodeids": self.true_row, "nodes_trueleafs": self.true_is_leaf,
             "nodes_falsenodeids": self.false_row, "nodes_falseleafs": self.false_is_leaf,
-            "leaf_targetids": [0] * len(self.leaf_weight),
+            "leaf_targetids": self.leaf_target,
             "leaf_weights": _tensor(np.array(self.leaf_weight, np.float32)),
         }  # fmt: skip
 
