@@ -66,7 +66,9 @@ def test_a_model_is_found_as_its_source_spells_it(catalog: Catalog, name: str, p
      "hf/gemma-3-", "hf/qwen2.5-vl-", "hf/qwen3-vl-", "hf/llava-", "hf/llama-3.2-11b-vision", "hf/smollm",
      "hf/modernbert-", "hf/siglip-", "hf/dinov2-", "hf/dinov3-", "hf/sam-", "hf/wav2vec2-",
      "diffusers/stable-diffusion-", "diffusers/stable-diffusion-3", "diffusers/flux.1-", "diffusers/flux.2-",
-     "diffusers/wan", "diffusers/cogvideox-", "ultralytics/yolov8", "torchvision/fcn_", "torchvision/maskrcnn_",
+     "diffusers/wan", "diffusers/cogvideox-", "diffusers/ltx-video", "diffusers/hunyuanvideo", "diffusers/qwen-image",
+     "diffusers/pixart-", "diffusers/sana", "diffusers/auraflow", "diffusers/chroma", "hf/internlm2-", "hf/glm-4-",
+     "hf/granite-", "ultralytics/yolov8", "torchvision/fcn_", "torchvision/maskrcnn_",
      "timm/convnext_"],
 )  # fmt: skip
 def test_every_documented_family_is_in_the_catalog(catalog: Catalog, part: str) -> None:
@@ -126,6 +128,9 @@ def test_a_size_of_the_wrong_kind_is_refused_with_the_right_annotation(settings:
         ("black-forest-labs/FLUX.1-dev", "3x1024x1024", "16x128x128"),
         ("diffusers/FLUX.2-klein-4B", "3x512x512", "32x64x64"),
         ("diffusers/Wan2.1-T2V-1.3B", "3x81x480x832", "16x21x60x104"),
+        ("Lightricks/LTX-Video", "3x49x512x768", "128x7x16x24"),
+        ("Wan-AI/Wan2.2-TI2V-5B", "3x121x704x1280", "48x31x44x80"),
+        ("stabilityai/stable-cascade-prior", "3x1024x1024", "16x24x24"),
     ],
 )
 def test_the_pixels_of_a_denoiser_are_taken_for_their_latents_and_told(model: str, pixels: str, latents: str) -> None:

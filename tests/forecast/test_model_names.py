@@ -48,6 +48,9 @@ NAMES = ModelNames(KNOWN.items())
         ("black-forest-labs/FLUX.1-dev", "diffusers/FLUX.1-dev"),
         ("runwayml/stable-diffusion-v1-5", "diffusers/stable-diffusion-v1-5"),
         ("yolov8n.pt", "ultralytics/yolov8n"),
+        ("TheBloke/Llama-3.1-8B-GPTQ", "hf/Llama-3.1-8B"),
+        ("unsloth/Llama-3.1-8B-bnb-4bit", "hf/Llama-3.1-8B"),
+        ("unsloth/Llama-3.1-8B-Instruct-unsloth-bnb-4bit", "hf/Llama-3.1-8B"),
     ],
 )
 def test_a_name_is_found_in_every_usual_spelling(written: str, full: str) -> None:

@@ -17,8 +17,7 @@ from vramcast.forecast.recordings import read_recordings
 from vramcast.forecast.sizes import Point, Variable
 from vramcast.forecast.variants import DENOISER_VARIANTS, FREQUENT_VARIANTS, LANGUAGE_VARIANTS, PLAIN_VARIANTS
 from vramcast.profile.inputs import Inputs
-from vramcast.profile.networks.gated import gated
-from vramcast.profile.networks.huggingface import Published, text_source
+from vramcast.profile.networks.huggingface import Published, gated, text_source
 from vramcast.profile.popular import POPULAR
 from vramcast.profile.recording.errors import Unrecordable
 from vramcast.profile.recording.initialization import on_device

@@ -80,6 +80,11 @@ def test_repeats_are_one_run_with_the_median_of_each_figure(tmp_path: Path) -> N
         ({"method": "ia3"}, "method ia3"),
         ({"method": "qlora"}, "quantization not stated"),
         ({"checkpointing": "segments of 2 blocks"}, "checkpoints some blocks only, or offloads activations"),
+        (
+            {"checkpointing": "on (every block) backend=unsloth"},
+            "checkpoints some blocks only, or offloads activations",
+        ),
+        ({"kernels": "compile inductor"}, "compiled steps"),
         ({"parallelism": "TP=2 PP=1"}, "tensor, pipeline, sequence or expert parallelism"),
     ],
 )
@@ -360,3 +365,30 @@ def test_tables_of_their_own_form_are_read_with_the_defaults_of_their_scripts(tm
         ("qwen_a100_80g", "method lora+emb"): 2,
         ("qwen_a100_80g", "a quantized network under DeepSpeed, which has no autocast as recordings do"): 1,
     }
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("1024", (1024, 1024)),
+        ("49x480x720", (49, 480, 720)),
+        ("train resolution=None ; doc: Resolution: 1024x1024.", (1024, 1024)),
+        ("train resolution=480 pixel_area; doc: Resolution: 832x480, 81f.", (81, 480, 832)),
+        ("train resolution=1024 pixel_area; doc: Training resolution: 512 px square crop.", (512, 512)),
+        ("not stated", None),
+    ],
+)
+def test_image_sizes_are_read_as_height_and_width_with_the_frames_first(
+    text: str, found: tuple[int, ...] | None
+) -> None:
+    assert words.sides(text) == found
+
+
+def test_what_trainers_call_their_models_is_found_in_the_catalog(tmp_path: Path) -> None:
+    denoiser = {**LORA, "model_ref": "wan t2v-480p-1.3b-2.1", "model": "Wan", "lora_targets": "",
+                "image_size": "doc: Resolution: 832x480, 81f.", "quant": "int8-torchao"}  # fmt: skip
+    foundry = {**LORA, "model_ref": "mosaicml/llm-foundry yamls/mpt-*.yaml", "model": "MPT-125m", "method": "full"}
+    first, second = read(tmp_path, denoiser, foundry).runs
+    assert (first.network, first.task.input_size) == ("diffusers/Wan2.1-T2V-1.3B", (3, 81, 480, 832))
+    assert first.task.quantization is Quantization.INT8
+    assert second.network == "hf/llm-foundry-mpt-125m"

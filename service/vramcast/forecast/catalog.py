@@ -37,7 +37,7 @@ _MOST_GROWTH = 4096.0
 _GROWTH = 9
 _TOTALS = ("kept", "fused", "largest")
 _CACHE_SIZE = 1024
-_IN_INDEX = ("summary", "also")
+_IN_INDEX = ("summary", "also", "shrink")
 
 
 class CatalogUnusable(WorldUnavailable):
@@ -58,6 +58,7 @@ class Line:
     start: int
     length: int
     also: tuple[str, ...] = ()  # bare names of models that have the same network
+    shrink: tuple[float, int] = latents.USUAL  # of a denoiser: pixels in a row, and frames, to a latent
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +170,7 @@ def image_size(
     if input_size is None:
         return line.input_shape, (f"input-size {shown_size(line.input_shape)}",)
     if line.name.startswith("diffusers/"):
-        return latents.size(line.name, line.input_shape, input_size)
+        return latents.size(line.name, line.input_shape, input_size, line.shrink)
     growth = math.prod(input_size[1:]) / math.prod(line.input_shape[1:]) if input_size[1:] else 0.0
     if len(input_size) != len(line.input_shape) or not 1 / _MOST_GROWTH < growth < _MOST_GROWTH:
         wrong = f"expected an image size for {line.name}, for example {shown_size(line.input_shape)}"
@@ -197,7 +198,8 @@ def write_catalog(path: Path, entries: Mapping[str, Mapping[str, Any]]) -> None:
         blob = zlib.compress(json.dumps({k: v for k, v in entry.items() if k not in _IN_INDEX}).encode(), 9)
         shape, tokens = entry.get("input_shape"), entry.get("sequence_length")
         totals = [entry["parameters"], *entry["summary"]]
-        index.append([name, entry["family"], *totals, shape, tokens, start, len(blob), list(entry.get("also", ()))])
+        last = [list(entry.get("also", ())), *([list(entry["shrink"])] if entry.get("shrink") else [])]
+        index.append([name, entry["family"], *totals, shape, tokens, start, len(blob), *last])
         blobs.append(blob)
         start += len(blob)
     packed = zlib.compress(json.dumps(index, separators=(",", ":")).encode(), 9)
@@ -221,9 +223,14 @@ def read_catalog(path: Path) -> Catalog:
 
 
 def _line(row: list[Any]) -> Line:
-    name, family, parameters, layers, activations, shape, tokens, start, length, *also = row
+    name, family, parameters, layers, activations, shape, tokens, start, length, *last = row
     input_shape = tuple(shape) if shape else None
-    return Line(name, family, parameters, layers, activations, input_shape, tokens, start, length, tuple(*also))
+    also, shrink = (*last, (), ())[:2]
+    side, frames = shrink or latents.USUAL
+    return Line(
+        name, family, parameters, layers, activations, input_shape, tokens, start, length, tuple(also),
+        (float(side), int(frames)),
+    )  # fmt: skip
 
 
 @lru_cache(maxsize=1)

@@ -16,6 +16,8 @@ _WRITTEN_FOR = {
     "https://huggingface.co/": "", "huggingface.co/": "", "hf.co/": "", "hf-hub:": "", "hf_hub:": "",
     "torchvision.models.": "torchvision/", "timm:": "timm/",
 }  # fmt: skip
+# What the names of quantized copies end with.
+_FORMATS = ("-unsloth-bnb-4bit", "-bnb-4bit", "-bnb-8bit", "-gptq", "-gptq-int4", "-gptq-int8", "-awq", "-gguf")
 _NEAREST = 4
 _ALIKE = 0.6
 
@@ -35,7 +37,17 @@ class ModelNames:
             self._by_source.setdefault((source, bare), full)
 
     def find(self, name: str) -> str | None:
-        """The full name. None if no network has this name, or if networks of several sources have it."""
+        """The full name. None if no network has this name, or if networks of several sources have it.
+
+        A name with a format of its weights (`Mistral-7B-v0.1-GPTQ`) is the network without it: what the weights take
+        is for the task's `quantization` to say.
+        """
+        known = self._find(name)
+        if known is None and (plain := _without_format(name)) != name:
+            known = self._find(plain)
+        return known
+
+    def _find(self, name: str) -> str | None:
         source, bare, organized = _spelled(name)
         if source:
             return self._in_source(source, bare)
@@ -63,6 +75,12 @@ class ModelNames:
         if known is None and source == "timm":
             known = self._by_source.get((source, bare.partition(".")[0]))
         return known
+
+
+def _without_format(name: str) -> str:
+    lower = name.strip().lower()
+    cut = next((len(ending) for ending in _FORMATS if lower.endswith(ending)), 0)
+    return name.strip()[:-cut] if cut else name
 
 
 def _spelled(name: str) -> tuple[str, str, bool]:

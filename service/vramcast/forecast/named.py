@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from vramcast.errors import InvalidTask
 from vramcast.forecast.catalog import CatalogUnusable, Line, builtin_catalog, image_size
 from vramcast.forecast.features import unfamiliar_settings
-from vramcast.forecast.latents import shown_size
+from vramcast.forecast.latents import counted, shown_size
 from vramcast.forecast.recorded import is_recording
 from vramcast.forecast.recording import Recording
 from vramcast.forecast.recordings import Recordings, RecordingsUnusable, builtin_recordings, key_of
@@ -16,7 +16,7 @@ from vramcast.forecast.sizes import Variable
 from vramcast.forecast.variants import shown_settings, stand_ins, variant_of
 from vramcast.forecast.warnings import warn
 from vramcast.task.task import Task
-from vramcast.task.vocabulary import Architecture, Attention, Level
+from vramcast.task.vocabulary import Architecture, Attention, Level, LoraTargets
 
 # Plain fp32 training is what the learned correction knows. Of a larger network it cannot have seen a run: weights,
 # gradients and Adam's states would not have fitted the 40 GB of the measured GPUs.
@@ -24,6 +24,7 @@ _MEASURED_PARAMETERS = 2_500_000_000
 _UPCASTS = "upcast true: norms, embeddings and head in fp32, as PEFT's prepare_model_for_kbit_training makes them"
 # Those that have some all the same are recorded with eager attention too.
 _WITHOUT_ATTENTION = frozenset({Architecture.CNN, Architecture.MLP})
+_DENOISERS = "diffusers/"
 _CLOSER = "`vramcast profile` records the job's own steps, which is closer"
 
 
@@ -80,11 +81,22 @@ def named_steps(line: Line, task: Task, recordings: Recordings) -> KnownSteps | 
 
 def _told(line: Line, task: Task) -> Iterator[Task]:
     """The task and what may stand in for it, with what nobody said about it."""
+    if line.name.startswith(_DENOISERS):
+        task = _as_denoisers_are_trained(task)
     if task.upcasts and task.upcast is None:
         task = replace(task, assumptions=(*task.assumptions, _UPCASTS))
     yield from stand_ins(task)
     if task.attention is Attention.EAGER and line.family in _WITHOUT_ATTENTION:
         yield from stand_ins(replace(task, attention=None))
+
+
+def _as_denoisers_are_trained(task: Task) -> Task:
+    """Diffusers' scripts adapt the attention unless they are told otherwise, and nobody upcasts the rest."""
+    told, meant = (f"lora-targets {targets}" for targets in (LoraTargets.ALL_LINEAR, LoraTargets.ATTENTION))
+    if task.lora_rank is not None and told in task.assumptions:
+        assumptions = tuple(meant if note == told else note for note in task.assumptions)
+        task = replace(task, lora_targets=LoraTargets.ATTENTION, assumptions=assumptions)
+    return replace(task, upcast=False) if task.upcast is None else task
 
 
 def _sized_steps(line: Line, task: Task, recordings: Recordings, key: str) -> KnownSteps | NoSteps:
@@ -116,6 +128,9 @@ def _completed(line: Line, task: Task) -> Task:
 def _recorded_sizes(recording: Recording, task: Task) -> str:
     """Empty if the recording answers the task's sizes, else those that it answers."""
     length, size = task.sequence_length, task.input_size
+    if recording.counts_latents and size is not None:
+        low, high = recording.limits(Variable.LENGTH)
+        return "" if counted(size) <= high else f"up to {high} latents"
     if length is not None and Variable.LENGTH in recording.variables:
         low, high = recording.limits(Variable.LENGTH)
         if not low <= length <= high:

@@ -11,6 +11,7 @@ from vramcast.errors import FieldError, InvalidInput, InvalidTask
 from vramcast.forecast.accumulation import accumulated
 from vramcast.forecast.counters import CounterForecast
 from vramcast.forecast.forecast import Forecast, Source
+from vramcast.forecast.latents import counted
 from vramcast.forecast.older import Older, older_libraries
 from vramcast.forecast.peak_parts import peak_parts
 from vramcast.forecast.peaks import AllocatorSettings, Peaks, peaks
@@ -18,7 +19,7 @@ from vramcast.forecast.physics import context_part
 from vramcast.forecast.prepared import Prepared, prepared
 from vramcast.forecast.rank_view import Plan, Scheme
 from vramcast.forecast.recorded_bounds import UNCALIBRATED, Figure, RecordedCalibration
-from vramcast.forecast.recording import Recording
+from vramcast.forecast.recording import ADAPTERS, NARROW, Recording
 from vramcast.forecast.recordings import builtin_recordings
 from vramcast.forecast.run_kind import LOOP, run_kind
 from vramcast.forecast.sharding import shard
@@ -227,7 +228,8 @@ def _prepared(run: _Run, number: int) -> Prepared | None:
 
 def _rewritten(tape: Tape, run: _Run, recording: Recording) -> Tape:
     """The tape with the task's loss, accumulation, sharding and optimizer."""
-    element_bytes = 2 if run.cast and run.rank is None else 4
+    narrow = recording.info.get(ADAPTERS) == NARROW
+    element_bytes = 2 if run.cast and (run.rank is None or narrow) else 4
     if run.older:
         tape = run.older.steps(tape, run.batch, run.length or 1)
     if run.accumulation > 1 and "gradient-accumulation" not in recording.info:
@@ -255,7 +257,7 @@ def _room_bytes(product: Product, context_bytes: int) -> int | None:
 
 def _values(recording: Recording, task: Task) -> tuple[int, int | None, int | None, int | None]:
     """Batch, length, side and rank; what the task does not say is as it was recorded."""
-    given = {Variable.BATCH: _batch(recording, task), Variable.LENGTH: task.sequence_length,
+    given = {Variable.BATCH: _batch(recording, task), Variable.LENGTH: _length(recording, task),
              Variable.SIDE: _side(recording, task), Variable.RANK: task.lora_rank}  # fmt: skip
     for variable, said in given.items():
         if variable in recording.variables:
@@ -300,8 +302,16 @@ def _inside(recording: Recording, variable: Variable, value: int | None) -> int:
     return value or 0
 
 
+def _length(recording: Recording, task: Task) -> int | None:
+    """Tokens; for a denoiser the latents, rounded up to what it can be given."""
+    if not recording.counts_latents or task.input_size is None:
+        return task.sequence_length
+    step = min(piece.spans[Variable.LENGTH].step for piece in recording.pieces)
+    return -(-counted(task.input_size) // step) * step
+
+
 def _side(recording: Recording, task: Task) -> int | None:
-    if task.input_size is None:
+    if task.input_size is None or recording.counts_latents:
         return None
     if Variable.SIDE in recording.variables and len(set(task.input_size[-2:])) > 1:
         _refuse(Variable.SIDE, "x".join(map(str, task.input_size)), "the profile was recorded for square images")
@@ -363,9 +373,11 @@ def _assumptions(recording: Recording, task: Task) -> Iterator[str]:
     batch = _batch(recording, task)
     known = tuple(f"{name} " for name in (*names, *([ANNOTATIONS[Variable.BATCH]] if batch is None else [])))
     yield from (note for note in task.assumptions if not note.startswith(known))
+    if recording.info.get(ADAPTERS) == NARROW:
+        yield "adapters in 16 bits and steps under autocast, as diffusers' scripts train them"
     if loop:
         yield f"the steps of {recording.info[LOOP]}, as recorded"
-    said = {Variable.BATCH: batch, Variable.LENGTH: task.sequence_length, Variable.SIDE: task.input_size,
+    said = {Variable.BATCH: batch, Variable.LENGTH: _length(recording, task), Variable.SIDE: task.input_size,
             Variable.RANK: task.lora_rank}  # fmt: skip
     for variable, value in said.items():
         if variable in recording.variables and value is None:

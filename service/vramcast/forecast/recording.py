@@ -21,6 +21,10 @@ from vramcast.forecast.tape import Tape
 # A batch or a rank may be larger than any that was recorded: neither changes what a step does.
 ENDLESS = frozenset({Variable.BATCH, Variable.RANK})
 NO_LIMIT = 1 << 31
+# In the info of a recording of a denoiser: its lengths are numbers of latents.
+COUNTS, LATENTS = "length", "latents"
+# Its LoRA matrices have the number format of the base, as diffusers adds them.
+ADAPTERS, NARROW = "adapters", "16-bit"
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +103,10 @@ class Recording:
         chosen = min(solved or range(len(self.pieces)), key=lambda at: self.pieces[at].distance(point))
         recorded = ", ".join(f"{variable} {span}" for variable, span in self.pieces[chosen].spans.items())
         return chosen, (f"{shown(point)} was not recorded; answered by the steps of {recorded}",)
+
+    @property
+    def counts_latents(self) -> bool:
+        return self.info.get(COUNTS) == LATENTS
 
     def limits(self, variable: Variable) -> tuple[int, int]:
         """The smallest and the largest value that it answers."""

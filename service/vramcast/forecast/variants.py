@@ -24,7 +24,7 @@ _AMP = {"precision": "amp-bf16"}
 _FP32 = {"precision": "fp32"}
 _NF4, _INT4, _INT8 = ({"quantization": bits} for bits in ("nf4", "int4", "int8"))
 _FUSED, _LIGER = ({"kernels": kernels} for kernels in ("fused", "liger"))
-_PLAIN_NF4 = {**_NF4, "upcast": "false"}
+_PLAIN_NF4, _PLAIN_INT8 = ({**bits, "upcast": "false"} for bits in (_NF4, _INT8))
 _USUAL = {**_BF16, **_CHECKPOINTED}
 # The most frequent first, as values of the annotations. All language models have these.
 _FREQUENT: dict[str, Mapping[str, str]] = {
@@ -62,15 +62,22 @@ _RARE: dict[str, Mapping[str, str]] = {
     "16-bit nf4 attention lora checkpointed fused": {**_USUAL, **_PLAIN_NF4, **_ATTENTION_LORA, **_FUSED},
     "16-bit int4 attention lora checkpointed fused": {**_USUAL, **_INT4, **_ATTENTION_LORA, **_FUSED},
 }
+# Of denoisers: the base in 8 bits, and adapters of its attention.
+_DENOISERS: dict[str, Mapping[str, str]] = {
+    "16-bit int8 attention lora checkpointed": {**_USUAL, **_PLAIN_INT8, **_ATTENTION_LORA},
+    "16-bit int8 attention lora": {**_BF16, **_PLAIN_INT8, **_ATTENTION_LORA},
+}
 # Of networks other than language models.
 _EAGER_AMP = "amp full eager"
 PLAIN_VARIANTS = ("amp full", "16-bit full", "fp32 full", _EAGER_AMP)
 # Of denoisers, which people fine-tune.
-DENOISER_VARIANTS = (*PLAIN_VARIANTS[:3], "16-bit attention lora checkpointed", "16-bit full checkpointed",
-                     "16-bit attention lora", "amp full checkpointed")  # fmt: skip
+DENOISER_VARIANTS = (
+    "16-bit attention lora checkpointed", "16-bit attention lora", *_DENOISERS, "amp full checkpointed", "amp full",
+    "16-bit full checkpointed", "16-bit full", "fp32 full",
+)  # fmt: skip
 FREQUENT_VARIANTS = tuple(_FREQUENT)
 LANGUAGE_VARIANTS = (*_FREQUENT, *_RARE)
-VARIANTS = {**_FREQUENT, **_RARE, _EAGER_AMP: {**_AMP, "attention": "eager"}}
+VARIANTS = {**_FREQUENT, **_RARE, **_DENOISERS, _EAGER_AMP: {**_AMP, "attention": "eager"}}
 
 _WEIGHTS = {
     Precision.BF16: "16-bit", Precision.FP16: "16-bit", Precision.AMP_BF16: "amp", Precision.AMP_FP16: "amp",

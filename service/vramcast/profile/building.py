@@ -10,7 +10,7 @@ import json
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from vramcast.forecast.description import fold_layers, parse_profile
 from vramcast.forecast.summary import summarize
 from vramcast.profile.inputs import make_call
 from vramcast.profile.profiling import SAMPLES, attention_modules, make_profile, quiet, traced_on_cpu
+from vramcast.profile.recording.patching import patched
 from vramcast.profile.sources import ModelSource
 from vramcast.profile.tracing import Trace, trace
 
@@ -91,12 +92,12 @@ class Parts:
     def entry(self, source: ModelSource) -> dict[str, Any] | None:
         path, line = self._path(source), self._line(source)
         if path.exists():
-            return dict(json.loads(path.read_text())) | {"also": source.also}
+            return dict(json.loads(path.read_text())) | _told(source)
         if self._known is None or line is None:
             return None
         # The layers stay as they were traced, but how they are summarized may have changed since.
         summary = summarize(parse_profile(self._known.profile(line, None, None)))
-        changed = {"summary": [summary.layers, summary.activations], "also": source.also}
+        changed = {"summary": [summary.layers, summary.activations], **_told(source)}
         return self._known.stored(line) | changed
 
     def _path(self, source: ModelSource) -> Path:
@@ -105,6 +106,11 @@ class Parts:
     def _line(self, source: ModelSource) -> Line | None:
         """Under exactly this name: an alias may be another network's by now."""
         return self._known.line(source.name) if self._known is not None else None
+
+
+def _told(source: ModelSource) -> dict[str, Any]:
+    """What the source says of itself, which may have changed since it was traced."""
+    return {"also": source.also, "shrink": source.shrink}
 
 
 def make_entry(source: ModelSource) -> dict[str, Any]:
@@ -257,9 +263,15 @@ def _quick_shapes() -> Iterator[None]:
     for name, kernel in _KERNELS.items():
         library.impl(name, kernel, "Meta", allow_override=True)
     try:
-        yield
+        with patched([(torch, "autocast", _no_autocast)]):
+            yield
     finally:
         library._destroy()
+
+
+def _no_autocast(*_settings: Any, **_more: Any) -> AbstractContextManager[None]:
+    """Some networks switch it off for a few operations, which the meta device does not know. Here it is never on."""
+    return nullcontext()
 
 
 def _batch_norm(

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from vramcast.errors import InvalidInput
-from vramcast.forecast.recording import Recording, Span
+from vramcast.forecast.recording import ADAPTERS, NARROW, Recording, Span
 from vramcast.forecast.recordings import key_of, read_recordings, write_recordings
 from vramcast.forecast.sizes import Point, Variable
 from vramcast.forecast.storage import pack, unpack
@@ -41,14 +41,16 @@ from vramcast.profile.recording.errors import Unrecordable, explained
 from vramcast.profile.recording.initialization import on_device
 from vramcast.profile.recording.network import (
     Build,
+    denoiser_tape,
     network_info,
+    record_denoiser,
     record_language_model,
     record_network,
     settings_of,
     tape_at,
 )
 from vramcast.profile.recording.settings import RunSettings
-from vramcast.profile.sources import Depth, ModelSource
+from vramcast.profile.sources import Depth, Latents, ModelSource
 from vramcast.profile.stretch import FEWEST_BLOCKS, NotAlike, stretch, stretch_recording
 from vramcast.task.task import parse_task
 from vramcast.task.vocabulary import PREFIX, Architecture, Attention
@@ -176,6 +178,8 @@ def record_job(job: Job) -> Recording:
     """Raises Unrecordable, and InvalidInput for a recording that is too large."""
     if job.source.depth is not None:
         return record_variant(job.source.depth, job.variant)
+    if job.source.latents is not None:
+        return record_denoiser_variant(job.source.latents, job.source, job.variant)
     source, inputs = job.source, job.source.inputs(job.source.base)
 
     def build() -> nn.Module:
@@ -203,6 +207,51 @@ def _can_be_eager(build: Build, name: str, family: str) -> bool:
         or hasattr(model, "set_attn_implementation")
         or (name.startswith("timm/") and family == Architecture.TRANSFORMER)
     )
+
+
+def record_denoiser_variant(latents: Latents, source: ModelSource, variant: str) -> Recording:
+    """Raises Unrecordable, and InvalidInput for a recording that is too large."""
+    settings = denoiser_settings(variant)
+
+    def record(blocks: int) -> Recording:
+        def build() -> nn.Module:
+            return source.make(source.base) if latents.depth is None else latents.depth.make(blocks)
+
+        adapters = {ADAPTERS: NARROW} if settings.lora_rank is not None else {}
+        info = {**_info(build), **_usual(source.inputs(source.base)), **adapters}
+        return record_denoiser(build, latents, settings, info)
+
+    with quiet():
+        if latents.depth is not None and _denoiser_stretches(latents, latents.depth, settings):
+            try:
+                return stretch_recording(record(FEWEST_BLOCKS), latents.depth.blocks)
+            except NotAlike:
+                pass
+        return record(latents.depth.blocks if latents.depth is not None else 0)
+
+
+def denoiser_settings(variant: str) -> RunSettings:
+    """As diffusers' training scripts run it: with adapters in the base's number format, and steps under autocast."""
+    settings = settings_of_variant(variant)
+    if settings.lora_rank is None:
+        return settings
+    return replace(settings, autocast=True, wide_adapters=False, lora_dropout=0.0, weight_only=True)
+
+
+def _denoiser_stretches(latents: Latents, depth: Depth, settings: RunSettings) -> bool:
+    if depth.blocks <= _BLOCKS_TO_COMPARE:
+        return False
+    point: Point = {Variable.BATCH: 3, Variable.LENGTH: latents.low + latents.step}
+    point = point if settings.lora_rank is None else {**point, Variable.RANK: _COMPARED_RANK}
+
+    def tape(blocks: int) -> Tape:
+        return denoiser_tape(_builder(depth, blocks), latents, settings, point)
+
+    with explained(), on_device("meta"):
+        shown = (type(depth.make(FEWEST_BLOCKS)), settings)
+    if shown not in _STRETCHES:
+        _STRETCHES[shown] = _same_stretched(tape(FEWEST_BLOCKS), tape(_BLOCKS_TO_COMPARE))
+    return _STRETCHES[shown]
 
 
 def record_variant(depth: Depth, variant: str) -> Recording:
@@ -249,6 +298,10 @@ _STRETCHES: dict[tuple[type[nn.Module], RunSettings], bool] = {}
 def _stretches(few: Build, more: Build, settings: RunSettings) -> bool:
     point = _COMPARED_AT if settings.lora_rank is None else {**_COMPARED_AT, Variable.RANK: _COMPARED_RANK}
     short, whole = (tape_at(build, settings, point) for build in (few, more))
+    return _same_stretched(short, whole)
+
+
+def _same_stretched(short: Tape, whole: Tape) -> bool:
     try:
         return same_tape(stretch(short, _BLOCKS_TO_COMPARE), whole)
     except NotAlike:

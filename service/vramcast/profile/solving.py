@@ -50,12 +50,14 @@ def points_for(spans: Mapping[Variable, Span]) -> list[Point]:
         if variable in ENDLESS:
             values[variable] = list(_BATCHES if variable is Variable.BATCH else _RANKS)
         else:
-            values[variable] = _spread(span, _LENGTH_STEP if variable is Variable.LENGTH else 1, odd)
+            length = variable is Variable.LENGTH
+            values[variable] = _spread(span, _LENGTH_STEP if length else 1, odd, span.step if length else 1)
     count = _ONLY_BATCHES if set(values) == {Variable.BATCH} else _MULTIPLES + len(odd)
     return [{variable: column[at] for variable, column in values.items()} for at in range(count)]
 
 
-def _spread(span: Span, usual_step: int, odd: Sequence[tuple[int, float]]) -> list[int]:
+def _spread(span: Span, usual_step: int, odd: Sequence[tuple[int, float]], unit: int = 1) -> list[int]:
+    """The odd ones are so many units more or less than a multiple."""
     step = span.step if span.step > 1 else usual_step
     while step > 1 and span.high // step - -(-span.low // step) < _MULTIPLES - 1:
         step //= 2  # a short span has finer multiples
@@ -65,7 +67,7 @@ def _spread(span: Span, usual_step: int, odd: Sequence[tuple[int, float]]) -> li
         return step * round(low * exp(share * log(high / low)) / step)
 
     multiples = [near(at / (_MULTIPLES - 1)) for at in range(_MULTIPLES)]
-    return [*multiples, *(min(span.high, max(span.low, near(share) + more)) for more, share in odd)]
+    return [*multiples, *(min(span.high, max(span.low, near(share) + more * unit)) for more, share in odd)]
 
 
 def solve(

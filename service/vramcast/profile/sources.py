@@ -21,6 +21,18 @@ class Depth:
 
 
 @dataclass(frozen=True, slots=True)
+class Latents:
+    """A denoiser's inputs by the number of its latents: frames times height times width."""
+
+    at: Callable[[int], Inputs]
+    low: int  # recorded from here ...
+    high: int  # ... to here, at multiples of the step
+    step: int
+    most: int  # what is answered
+    depth: Depth | None = None  # its repeated blocks, if they are of one kind
+
+
+@dataclass(frozen=True, slots=True)
 class ModelSource:
     """`base` is an image side or a number of tokens. `make` takes the size, which most networks ignore."""
 
@@ -35,6 +47,8 @@ class ModelSource:
     power: int = 2  # an input grows with this power of its size; tokens always with the first
     depth: Depth | None = None  # of a language model whose steps can be recorded
     also: tuple[str, ...] = ()  # names of models that have the same network, without the source
+    latents: Latents | None = None  # of a denoiser
+    shrink: tuple[float, int] | None = None  # of a denoiser: pixels in a row, and frames after the first, to a latent
 
     def growth(self, size: int) -> float:
         """How many times as large an input of this size is as one of the base size."""

@@ -89,6 +89,7 @@ def _stretch_piece(piece: Piece, blocks: int) -> Piece:
 class _Stretching:
     def __init__(self, tape: Tape, more: int) -> None:
         self._tape, self._more = tape, more
+        self._ends = {1, blocks_of(tape)}
         self._runs = _runs(tape)
         self._homes, self._storages = _homes(tape, self._runs)
         self._check_alike()
@@ -149,6 +150,8 @@ class _Stretching:
         if not home.block or not run.block:
             return storage, 0
         apart = home.block - run.block
+        if abs(apart) > 1 and {home.block, run.block} == self._ends:
+            return storage, 0  # what the last block left is held until the first one runs again
         if abs(apart) > 1 and min(home.block, run.block) <= _BLOCK < max(home.block, run.block):
             raise NotAlike(f"block {run.block} frees what block {home.block} made")
         block = self._moved(run.block, copy) + apart

@@ -7,30 +7,20 @@ from __future__ import annotations
 
 from typing import Any
 
-from vramcast.profile.networks.huggingface import Published
-
-
-def gated(
-    kind: str, vocabulary: int, width: int, layers: int, heads: tuple[int, int], inner: int, length: int,
-    also: str = "", **more: Any,
-) -> Published:  # fmt: skip
-    """`heads` is (query heads, key-value heads); `length` what the positions were trained for."""
-    return Published(kind, {
-        "vocab_size": vocabulary, "hidden_size": width, "num_hidden_layers": layers, "num_attention_heads": heads[0],
-        "num_key_value_heads": heads[1], "intermediate_size": inner, "pad_token_id": None,
-        "max_position_embeddings": length, **more,
-    }, tuple(also.split()))  # fmt: skip
-
+from vramcast.profile.networks.huggingface import Published, gated
+from vramcast.profile.networks.related import RELATED
 
 _TIED: dict[str, Any] = {"tie_word_embeddings": True}
 _H128: dict[str, Any] = {"head_dim": 128}
 _H256: dict[str, Any] = {"head_dim": 256}
 
 _LLAMAS = {
-    "llama-7b": gated("Llama", 32000, 4096, 32, (32, 32), 11008, 2048, "open_llama_7b open_llama_7b_v2 vicuna-7b-v1.3"),
-    "llama-13b": gated("Llama", 32000, 5120, 40, (40, 40), 13824, 2048, "open_llama_13b vicuna-13b-v1.3"),
-    "llama-30b": gated("Llama", 32000, 6656, 60, (52, 52), 17920, 2048, "Platypus-30B vicuna-33b-v1.3"),
-    "llama-65b": gated("Llama", 32000, 8192, 80, (64, 64), 22016, 2048),
+    "llama-7b": gated("Llama", 32000, 4096, 32, (32, 32), 11008, 2048,
+        "open_llama_7b open_llama_7b_v2 vicuna-7b-v1.3 llama-7b-hf"),
+    "llama-13b": gated("Llama", 32000, 5120, 40, (40, 40), 13824, 2048, "open_llama_13b vicuna-13b-v1.3 llama-13b-hf"),
+    "llama-30b": gated("Llama", 32000, 6656, 60, (52, 52), 17920, 2048,
+        "Platypus-30B vicuna-33b-v1.3 llama-30b-hf"),
+    "llama-65b": gated("Llama", 32000, 8192, 80, (64, 64), 22016, 2048, "llama-65b-hf"),
     "open_llama_3b": gated("Llama", 32000, 3200, 26, (32, 32), 8640, 2048, "open_llama_3b_v2"),
     "Llama-2-7b-hf": gated(
         "Llama", 32000, 4096, 32, (32, 32), 11008, 4096,
@@ -57,7 +47,8 @@ _LLAMAS = {
     "Llama-3.1-8B": gated(
         "Llama", 128256, 4096, 32, (32, 8), 14336, 131072,
         "Llama-3.1-8B-Instruct Meta-Llama-3.1-8B Meta-Llama-3.1-8B-Instruct Meta-Llama-3-8B Meta-Llama-3-8B-Instruct "
-        "Llama-3-8B Llama-3-8B-Instruct DeepSeek-R1-Distill-Llama-8B Hermes-3-Llama-3.1-8B"),
+        "Llama-3-8B Llama-3-8B-Instruct DeepSeek-R1-Distill-Llama-8B Hermes-3-Llama-3.1-8B "
+        "Llama-3.1-Nemotron-Nano-8B-v1 Llama-Guard-3-8B"),
     "Llama-3.1-70B": gated(
         "Llama", 128256, 8192, 80, (64, 8), 28672, 131072,
         "Llama-3.1-70B-Instruct Meta-Llama-3.1-70B Meta-Llama-3.1-70B-Instruct Meta-Llama-3-70B "
@@ -86,7 +77,8 @@ _LLAMAS = {
     "salamandra-7b": gated("Llama", 256000, 4096, 32, (32, 8), 11008, 8192, "salamandra-7b-instruct"),
     "Yi-6B": gated("Llama", 64000, 4096, 32, (32, 4), 11008, 4096, "Yi-6B-Chat Yi-1.5-6B Yi-1.5-6B-Chat"),
     "Yi-34B": gated("Llama", 64000, 7168, 60, (56, 8), 20480, 4096, "Yi-34B-Chat Yi-1.5-34B Yi-1.5-34B-Chat"),
-    "deepseek-llm-7b-base": gated("Llama", 102400, 4096, 30, (32, 32), 11008, 4096, "deepseek-llm-7b-chat"),
+    "deepseek-llm-7b-base": gated("Llama", 102400, 4096, 30, (32, 32), 11008, 4096,
+        "deepseek-llm-7b-chat deepseek-math-7b-base deepseek-math-7b-instruct"),
     "deepseek-coder-6.7b-base": gated(
         "Llama", 32256, 4096, 32, (32, 32), 11008, 16384, "deepseek-coder-6.7b-instruct"),
 }  # fmt: skip
@@ -195,4 +187,4 @@ _OTHERS = {
         tie_word_embeddings=False),
 }  # fmt: skip
 
-GATED: dict[str, Published] = _LLAMAS | _QWENS | _OTHERS
+GATED: dict[str, Published] = _LLAMAS | _QWENS | _OTHERS | RELATED

@@ -12,7 +12,7 @@ from torch import nn
 from vramcast.profile.sources import Depth, ModelSource, token_inputs
 
 _BASE_TOKENS = 512
-_LOOK_AT_VALUES = frozenset({"Bart", "DebertaV2"})
+_LOOK_AT_VALUES = frozenset({"Bart", "BioGpt", "DebertaV2"})
 # One half reads the text and the other writes, or kinds of attention are listed per block.
 _DECODERS_AND_ENCODERS = frozenset({"ForCausalLM", "LMHeadModel", "ForMaskedLM"})
 _SEVERAL_KINDS = frozenset({"GPTNeo"})
@@ -72,3 +72,15 @@ def widths(vocabulary: int, width: int, layers: int, heads: int, **more: Any) ->
         "vocab_size": vocabulary, "hidden_size": width, "num_hidden_layers": layers, "num_attention_heads": heads,
         "intermediate_size": 4 * width, **more,
     }  # fmt: skip
+
+
+def gated(
+    kind: str, vocabulary: int, width: int, layers: int, heads: tuple[int, int], inner: int, length: int,
+    also: str = "", **more: Any,
+) -> Published:  # fmt: skip
+    """`heads` is (query heads, key-value heads); `length` what the positions were trained for."""
+    return Published(kind, {
+        "vocab_size": vocabulary, "hidden_size": width, "num_hidden_layers": layers, "num_attention_heads": heads[0],
+        "num_key_value_heads": heads[1], "intermediate_size": inner, "pad_token_id": None,
+        "max_position_embeddings": length, **more,
+    }, tuple(also.split()))  # fmt: skip

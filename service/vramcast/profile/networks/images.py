@@ -17,6 +17,11 @@ _VIT = {
     "vit-large-patch16-224": (1024, 24, 16, 16, 224),
     "vit-huge-patch14-224-in21k": (1280, 32, 16, 14, 224),
 }
+# These add relative positions to the attention of every layer.
+_BEIT = {
+    "beit-base-patch16-224": ("Beit", ()),
+    "data2vec-vision-base": ("Data2VecVision", ("data2vec-vision-base-ft1k",)),
+}
 _CLIP = {
     "clip-vit-base-patch32": (768, 12, 12, 32, 224, 512),
     "clip-vit-base-patch16": (768, 12, 12, 16, 224, 512),
@@ -68,6 +73,9 @@ def sources() -> Iterator[ModelSource]:
     for name, (width, layers, heads, patch, side) in _VIT.items():
         fields = _seeing(width, layers, heads, patch_size=patch, image_size=side, num_labels=1000)
         yield _image_source(name, "ViT", fields, "ForImageClassification", side)
+    for name, (kind, also) in _BEIT.items():
+        fields = _seeing(768, 12, 12, patch_size=16, image_size=224, num_labels=1000, use_relative_position_bias=True)
+        yield _image_source(name, kind, fields, "ForImageClassification", 224, also)
     for name, (width, layers, heads, patch, side, projected) in _CLIP.items():
         fields = {
             "projection_dim": projected,

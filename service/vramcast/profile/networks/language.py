@@ -20,6 +20,8 @@ def sources() -> Iterator[ModelSource]:
         yield text_source(name, published, "ForCausalLM", _SHORTEST if shortest else LONG)
     for name, sizes in _GPT2.items():
         yield text_source(name, _gpt2(*sizes), "LMHeadModel", (128, 1024))
+    for name, published in _FOUNDRY.items():
+        yield text_source(name, published, "LMHeadModel", LONG)
 
 
 def _gpt2(width: int, layers: int, heads: int, *also: str) -> Published:
@@ -122,8 +124,30 @@ _OLDER = {
     "falcon-180B": _falcon(14848, 80, 232, 8, "falcon-180B-chat"),
     "santacoder": _big_code(2048, 24, 16, 49280, 2048, "gpt_bigcode-santacoder"),
     "starcoder": _big_code(6144, 40, 48, 49152, 8192, "starcoderbase"),
+    "biogpt": Published("BioGpt", widths(42384, 1024, 24, 16, max_position_embeddings=1024, scale_embedding=True)),
     "mpt-7b": _mpt(4096, 32, 32, 2048),
     "mpt-30b": _mpt(7168, 48, 64, 8192),
 }  # fmt: skip
+
+
+def _foundry(width: int, layers: int, heads: int) -> Published:
+    """llm-foundry's: positions that are learned, flash attention, one matrix for embeddings and head."""
+    return Published("GPT2", {
+        "vocab_size": 50368, "n_embd": width, "n_layer": layers, "n_head": heads, "n_positions": 2048,
+        "resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0, "activation_function": "gelu",
+    })  # fmt: skip
+
+
+_FOUNDRY = {
+    "llm-foundry-mpt-125m": _foundry(768, 12, 12),
+    "llm-foundry-mpt-350m": _foundry(1024, 24, 16),
+    "llm-foundry-mpt-760m": _foundry(1536, 24, 12),
+    "llm-foundry-mpt-1b": _foundry(2048, 24, 16),
+    "llm-foundry-mpt-3b": _foundry(2560, 32, 20),
+    "llm-foundry-mpt-7b": _foundry(4096, 32, 32),
+    "llm-foundry-mpt-13b": _foundry(5120, 40, 40),
+    "llm-foundry-mpt-30b": _foundry(7168, 48, 56),
+    "llm-foundry-mpt-70b": _foundry(8192, 80, 64),
+}
 
 PUBLISHED: dict[str, Published] = _OLDER | GATED | MIXTURES

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from vramcast.profile.networks.gated import gated
-from vramcast.profile.networks.huggingface import Published
+from vramcast.profile.networks.huggingface import Published, gated
 
 
 def _qwen3(width: int, layers: int, heads: int, inner: int, expert: int, also: str) -> Published:
@@ -19,6 +18,13 @@ def _gpt_oss(layers: int, experts: int) -> Published:
     return gated(
         "GptOss", 201088, 2880, layers, (64, 8), 2880, 131072, head_dim=64, num_local_experts=experts,
         num_experts_per_tok=4, sliding_window=128,
+    )  # fmt: skip
+
+
+def _granite(width: int, layers: int, heads: int, experts: int, also: str) -> Published:
+    return gated(
+        "GraniteMoe", 49155, width, layers, (heads, 8), 512, 4096, also, num_local_experts=experts,
+        num_experts_per_tok=8, tie_word_embeddings=True,
     )  # fmt: skip
 
 
@@ -45,6 +51,16 @@ MIXTURES: dict[str, Published] = {
         "Qwen3-30B-A3B-Base Qwen3-30B-A3B-Instruct-2507 Qwen3-30B-A3B-Thinking-2507 Qwen3-Coder-30B-A3B-Instruct"),
     "Qwen3-235B-A22B": _qwen3(
         4096, 94, 64, 12288, 1536, "Qwen3-235B-A22B-Instruct-2507 Qwen3-235B-A22B-Thinking-2507"),
+    "Qwen1.5-MoE-A2.7B": gated(
+        "Qwen2Moe", 151936, 2048, 24, (16, 16), 5632, 8192, "Qwen1.5-MoE-A2.7B-Chat", num_experts=60,
+        num_experts_per_tok=4, moe_intermediate_size=1408, shared_expert_intermediate_size=5632, decoder_sparse_step=1),
+    "granite-3.0-1b-a400m-base": _granite(
+        1024, 24, 16, 32, "granite-3.0-1b-a400m-instruct granite-3.1-1b-a400m-base granite-3.1-1b-a400m-instruct"),
+    "granite-3.0-3b-a800m-base": _granite(
+        1536, 32, 24, 40, "granite-3.0-3b-a800m-instruct granite-3.1-3b-a800m-base granite-3.1-3b-a800m-instruct"),
+    "Moonlight-16B-A3B": gated(
+        "DeepseekV3", 163840, 2048, 27, (16, 16), 11264, 8192, "Moonlight-16B-A3B-Instruct",
+        **{**_DEEPSEEK_LITE, "topk_method": "noaux_tc"}),
     "gpt-oss-20b": _gpt_oss(24, 32),
     "gpt-oss-120b": _gpt_oss(36, 128),
     "DeepSeek-V2-Lite": gated(

@@ -10,8 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from vramcast.profile.inputs import Inputs
-from vramcast.profile.networks.gated import gated
-from vramcast.profile.networks.huggingface import LONG, Published, make_network, widths
+from vramcast.profile.networks.huggingface import LONG, Published, gated, make_network, widths
 from vramcast.profile.sources import ModelSource
 
 _BASE_TOKENS = 1024  # an image takes 256 to 576 of them

@@ -15,8 +15,7 @@ from torch import Tensor, nn
 from transformers import vision_utils
 
 from vramcast.profile.inputs import Inputs
-from vramcast.profile.networks.gated import gated
-from vramcast.profile.networks.huggingface import Published, make_network
+from vramcast.profile.networks.huggingface import Published, gated, make_network
 from vramcast.profile.sources import ModelSource
 
 _IMAGE_SIDE = 448  # 196 or 256 tokens

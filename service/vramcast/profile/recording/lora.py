@@ -21,20 +21,20 @@ _QUERY_VALUE = (
 _ATTENTION = (
     *_QUERY_VALUE, "k_proj", "o_proj", "out_proj", "key", "k", "o", "to_k", "to_out.0", "k_lin", "out_lin", "Wo",
     "attn.c_proj", "attn.proj", "attention.dense", "attention.output.dense", "self_attention.dense", "self_attn.dense",
-    "attn.out_proj",
+    "attn.out_proj", "to_query", "to_key", "to_value", "self_attention.out_layer", "cross_attention.out_layer",
 )  # fmt: skip
 _WORDS = {LoraTargets.QV: _QUERY_VALUE, LoraTargets.ATTENTION: _ATTENTION}
 
 
 class Adapted(nn.Module):
-    """A frozen linear layer and its adapter. The adapter of a 16-bit layer is in fp32, as PEFT's default is."""
+    """A frozen linear layer and its adapter. The adapter of a 16-bit layer is in fp32 if it is `wide`."""
 
-    def __init__(self, base: nn.Module, rank: int, dropout: float) -> None:
+    def __init__(self, base: nn.Module, rank: int, dropout: float, *, wide: bool) -> None:
         super().__init__()
         self.base_layer = base
         width, outputs = _features(base)
         dtype = _weight_dtype(base)
-        dtype = torch.float32 if dtype in _HALF else dtype
+        dtype = torch.float32 if wide and dtype in _HALF else dtype
         self.lora_dropout = nn.Dropout(dropout) if dropout else nn.Identity()
         self.lora_A = nn.Linear(width, rank, bias=False, dtype=dtype)
         self.lora_B = nn.Linear(rank, outputs, bias=False, dtype=dtype)
@@ -75,7 +75,7 @@ class Adapted(nn.Module):
         return result + output  # type: ignore[no-any-return]
 
 
-def add_lora(model: nn.Module, rank: int, targets: str, dropout: float) -> None:
+def add_lora(model: nn.Module, rank: int, targets: str, dropout: float, *, wide: bool = True) -> None:
     """Freezes the network and adapts the targeted layers."""
     model.requires_grad_(False)
     found = list(_targeted(model, targets))
@@ -85,7 +85,7 @@ def add_lora(model: nn.Module, rank: int, targets: str, dropout: float) -> None:
             f"{', '.join(_some_names(model)) or 'q_proj,v_proj'}"
         )
     for parent, name, base in found:
-        setattr(parent, name, Adapted(base, rank, dropout))
+        setattr(parent, name, Adapted(base, rank, dropout, wide=wide))
 
 
 def require_input_gradients(model: Any) -> None:

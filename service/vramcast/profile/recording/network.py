@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from vramcast.forecast.older_cache import CACHE
 from vramcast.forecast.older_loss import LOSS, NEXT_TOKEN, NOT_UPCAST
-from vramcast.forecast.recording import Recording, Span
+from vramcast.forecast.recording import COUNTS, LATENTS, Recording, Span
 from vramcast.forecast.sizes import Point, Variable
 from vramcast.forecast.storage import MOST_EVENTS, pack
 from vramcast.forecast.tape import Tape
@@ -23,6 +23,7 @@ from vramcast.profile.recording.losses import loss_of
 from vramcast.profile.recording.record import record_model
 from vramcast.profile.recording.settings import RunSettings
 from vramcast.profile.solving import SIDE_STEP, Recorded, points_for, solve
+from vramcast.profile.sources import Latents
 from vramcast.task.task import Task
 from vramcast.task.vocabulary import Attention, Kind, Precision, Quantization
 
@@ -148,6 +149,25 @@ def record_language_model(
     return _solved(steps.tape, spans, info, {Variable.LENGTH: Span(1, longest)})
 
 
+def record_denoiser(build: Build, latents: Latents, settings: RunSettings, info: Mapping[str, str]) -> Recording:
+    """A denoiser at any number of latents. Raises Unrecordable."""
+    spans = {Variable.BATCH: Span(2, 8), Variable.LENGTH: Span(latents.low, latents.high, latents.step)}
+    if settings.lora_rank is not None:
+        spans[Variable.RANK] = Span(1, settings.lora_rank)
+    steps = _denoiser_steps(build, latents, settings)
+    limits = {Variable.LENGTH: Span(latents.step, latents.most, latents.step)}
+    return _solved(steps.tape, spans, {**info, COUNTS: LATENTS}, limits)
+
+
+def denoiser_tape(build: Build, latents: Latents, settings: RunSettings, point: Point) -> Tape:
+    """A denoiser's steps at one point. Raises Unrecordable."""
+    return _denoiser_steps(build, latents, settings).tape(point)
+
+
+def _denoiser_steps(build: Build, latents: Latents, settings: RunSettings) -> NetworkSteps:
+    return NetworkSteps(build, latents.at(latents.low), settings, sized=latents.at)
+
+
 def tape_at(build: Build, settings: RunSettings, point: Point) -> Tape:
     """A language model's steps at one point. Raises Unrecordable."""
     return NetworkSteps(build, Inputs(sequence_length=point[Variable.LENGTH]), settings).tape(point)
@@ -171,15 +191,24 @@ def different_points(spans: Mapping[Variable, Span]) -> list[Point]:
 class NetworkSteps:
     """A network's training steps, recorded at one point at a time. `max_events` is what a profile may hold."""
 
-    def __init__(self, build: Build, inputs: Inputs, settings: RunSettings, max_events: int = MOST_EVENTS) -> None:
+    def __init__(
+        self,
+        build: Build,
+        inputs: Inputs,
+        settings: RunSettings,
+        max_events: int = MOST_EVENTS,
+        sized: Callable[[int], Inputs] | None = None,
+    ) -> None:
+        """`sized`: the inputs by their length, where these are more than that many tokens."""
         self._build, self._inputs, self._settings, self._max_events = build, inputs, settings, max_events
+        self._sized = sized
         # Never run: its signature and configuration tell what a batch is.
         with explained(), on_device("meta"):
             self.example = build()
 
     def tape(self, point: Point) -> Tape:
         """Raises Unrecordable."""
-        there = _inputs_at(self._inputs, point)
+        there = _inputs_at(self._inputs, point) if self._sized is None else self._sized(point[Variable.LENGTH])
         settings = replace(self._settings, lora_rank=point.get(Variable.RANK))
 
         def batch_of() -> tuple[Arguments, Callable[[Any, Any], Tensor]]:

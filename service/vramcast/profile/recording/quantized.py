@@ -113,6 +113,36 @@ class _Int8Product(torch.autograd.Function):
         return torch.matmul(gradients[0].to(given.dtype), weight), None
 
 
+class WeightOnlyInt8(Quantized):
+    """torchao's and quanto's: the weight becomes a 16-bit copy for each product, and the result is scaled."""
+
+    kind = Quantization.INT8
+
+    def __init__(self, base: nn.Linear) -> None:
+        super().__init__(base)
+        self.weight = self.stored(self.out_features, self.in_features, dtype=torch.int8)
+        self.scales = self.stored(self.out_features, dtype=self.dtype)
+
+    def product(self, given: Tensor) -> Tensor:
+        output: Tensor = _WeightOnlyProduct.apply(given, self)
+        return output if self.bias is None else output + self.bias
+
+
+class _WeightOnlyProduct(torch.autograd.Function):
+    """Keeps no copy of its input: the weight is frozen."""
+
+    @staticmethod
+    def forward(ctx: Any, given: Tensor, layer: WeightOnlyInt8) -> Tensor:
+        ctx.layer = layer
+        output = torch.nn.functional.linear(given, layer.weight.to(given.dtype))
+        return output * layer.scales
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        scaled = gradients[0] * ctx.layer.scales
+        return torch.matmul(scaled, ctx.layer.weight.to(scaled.dtype)), None
+
+
 class Gptq(Quantized):
     """AutoGPTQ's Triton kernels unpack the weight in registers: no 16-bit copy in either direction."""
 
@@ -149,12 +179,13 @@ _KINDS: dict[Quantization, type[Quantized]] = {
 }
 
 
-def quantize(model: nn.Module, kind: Quantization, kept: nn.Module | None) -> None:
+def quantize(model: nn.Module, kind: Quantization, kept: nn.Module | None, *, weight_only: bool = False) -> None:
     """Replaces every linear layer but `kept`, the head."""
+    stand_in = WeightOnlyInt8 if weight_only and kind is Quantization.INT8 else _KINDS[kind]
     for parent in list(model.modules()):
         for name, child in list(parent.named_children()):
             if type(child) is nn.Linear and child is not kept:
-                setattr(parent, name, _KINDS[kind](child))
+                setattr(parent, name, stand_in(child))
 
 
 def upcast_rest(model: nn.Module) -> None:

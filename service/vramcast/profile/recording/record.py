@@ -63,13 +63,13 @@ def prepared(model: nn.Module, settings: RunSettings) -> tuple[nn.Module, Units]
     if settings.quantization is not Quantization.NONE:
         model.requires_grad_(False)
         separate_experts(model)
-        quantize(model, settings.quantization, output_layer(model))
+        quantize(model, settings.quantization, output_layer(model), weight_only=settings.weight_only)
         if settings.upcast:
             upcast_rest(model)
     if settings.inference:
         return model.eval().requires_grad_(False), units
     if settings.lora_rank is not None:
-        add_lora(model, settings.lora_rank, settings.lora_targets, settings.lora_dropout)
+        add_lora(model, settings.lora_rank, settings.lora_targets, settings.lora_dropout, wide=settings.wide_adapters)
     if settings.gradient_checkpointing:
         if settings.lora_rank is not None:
             require_input_gradients(model)

@@ -20,7 +20,9 @@ class RunSettings:
     lora_rank: int | None = None
     lora_targets: str = LoraTargets.ATTENTION  # a word, or names of modules separated by commas
     lora_dropout: float = 0.05
+    wide_adapters: bool = True  # LoRA's matrices are in fp32 beside 16-bit weights, as PEFT's get_peft_model makes them
     quantization: Quantization = Quantization.NONE
+    weight_only: bool = False  # int8 weights are multiplied in 16 bits, as torchao and quanto do it
     upcast: bool = False  # PEFT's prepare_model_for_kbit_training: embeddings, norms and head in fp32
     kernels: Kernels = Kernels.NONE
     fused_activations: bool = True  # with Liger's kernels: gate and product in one

@@ -23,7 +23,7 @@ from vramcast.hardware.products import memory_mib
 from vramcast.names import Product
 from vramcast.task.task import Task, parse_task
 from vramcast.task.vocabulary import PREFIX
-from vramcast.train.runs import extra, words, zoo
+from vramcast.train.runs import extra, trainers, words, zoo
 from vramcast.train.runs.counters import counter
 from vramcast.train.runs.words import LeftOut
 
@@ -205,7 +205,7 @@ def _network(row: Row) -> Line:
     for prefix in _PREFIXES:
         reference = reference.replace(prefix, f"{prefix.strip()}/") if reference.startswith(prefix) else reference
     reference = _MOVED.get(reference, reference)
-    for name in (reference, reference.removesuffix("-GPTQ"), row["model"].removesuffix("-GPTQ")):
+    for name in (trainers.catalog_name(reference, row["model"]), reference, row["model"]):
         line = builtin_catalog().find(name) if name else None
         if line is not None:
             return line

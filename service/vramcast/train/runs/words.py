@@ -118,7 +118,7 @@ def checkpointing(text: str, *, matters: bool) -> bool:
         if matters:
             raise LeftOut("checkpointing not stated")
         return False
-    if lower.startswith("on"):
+    if lower.startswith("on") and "unsloth" not in lower:
         return True
     if lower == "off":
         return False
@@ -127,6 +127,8 @@ def checkpointing(text: str, *, matters: bool) -> bool:
 
 def kernels(text: str) -> str:
     lower = text.lower()
+    if "compile" in lower:
+        raise LeftOut("compiled steps")
     if "moe" in lower:
         raise LeftOut("kernels of their own for experts")
     if "cut cross" in lower or "liger" in lower or "unsloth" in lower:
@@ -219,8 +221,18 @@ def length(text: str) -> TokenCount | None:
     return TokenCount(int(number[0]), text.startswith("~") or any(word in text for word in ("cap", "max", "mean")))
 
 
+_CROP = re.compile(r"training resolution: ([0-9]+) px square")
+_SHOWN = re.compile(r"resolution: ([0-9]+)x([0-9]+)(?:, ([0-9]+)f)?")  # width, height and frames
+
+
 def sides(text: str) -> tuple[int, ...] | None:
     """Height and width, or frames, height and width; None: not stated."""
+    lower = text.lower()
+    if crop := _CROP.search(lower):
+        return (int(crop[1]), int(crop[1]))
+    if shown := _SHOWN.search(lower):
+        frames = (int(shown[3]),) if shown[3] else ()
+        return (*frames, int(shown[2]), int(shown[1]))
     first = text.split("|", maxsplit=1)[0].split(";", maxsplit=1)[0]
     numbers = [int(number) for number in _NUMBER.findall(first)]
     if not numbers or len(numbers) > 3:
