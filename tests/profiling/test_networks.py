@@ -22,7 +22,7 @@ BUILT = (
     "hf/Qwen3-VL-2B-Instruct", "diffusers/stable-diffusion-v1-5", "diffusers/stable-diffusion-3-medium",
     "diffusers/FLUX.1-dev", "diffusers/Wan2.1-T2V-1.3B", "diffusers/CogVideoX-2b", "ultralytics/yolov8n",
     "torchvision/resnet18", "timm/resnet50", "hf/chatglm2-6b", "hf/granite-3.0-1b-a400m-base", "hf/all-MiniLM-L6-v2",
-    "hf/internlm2-1_8b", "hf/biogpt", "hf/albert-base-v1", "hf/beit-base-patch16-224", "hf/llm-foundry-mpt-70b",
+    "hf/internlm2-1_8b", "hf/albert-base-v1", "hf/beit-base-patch16-224", "hf/llm-foundry-mpt-70b",
     "diffusers/PixArt-XL-2-512x512", "diffusers/LTX-Video", "diffusers/Kandinsky-5.0-T2V-Lite", "diffusers/amused-512",
 )  # fmt: skip
 

@@ -12,7 +12,7 @@ from torch import nn
 from vramcast.profile.sources import Depth, ModelSource, token_inputs
 
 _BASE_TOKENS = 512
-_LOOK_AT_VALUES = frozenset({"Bart", "BioGpt", "DebertaV2"})
+_LOOK_AT_VALUES = frozenset({"Bart", "DebertaV2"})
 # One half reads the text and the other writes, or kinds of attention are listed per block.
 _DECODERS_AND_ENCODERS = frozenset({"ForCausalLM", "LMHeadModel", "ForMaskedLM"})
 _SEVERAL_KINDS = frozenset({"GPTNeo"})

@@ -124,7 +124,6 @@ _OLDER = {
     "falcon-180B": _falcon(14848, 80, 232, 8, "falcon-180B-chat"),
     "santacoder": _big_code(2048, 24, 16, 49280, 2048, "gpt_bigcode-santacoder"),
     "starcoder": _big_code(6144, 40, 48, 49152, 8192, "starcoderbase"),
-    "biogpt": Published("BioGpt", widths(42384, 1024, 24, 16, max_position_embeddings=1024, scale_embedding=True)),
     "mpt-7b": _mpt(4096, 32, 32, 2048),
     "mpt-30b": _mpt(7168, 48, 64, 8192),
 }  # fmt: skip
