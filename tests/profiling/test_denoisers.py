@@ -98,13 +98,13 @@ def test_adapters_of_a_denoiser_have_the_number_format_of_its_base() -> None:
     assert (recorded.info["adapters"], recorded.info["length"]) == ("16-bit", "latents")
 
 
-def test_int8_weights_of_a_denoiser_take_less_than_16_bits() -> None:
+def test_int8_weights_of_a_denoiser_take_half_of_16_bits() -> None:
     plain, quantized = (recording(source(SD3), variant) for variant in ("16-bit attention lora", QUANTIZED))
     weights = []
     for recorded in (plain, quantized):
         tape = recorded.at(point(recorded, 2, 1024)).tape
-        weights.append(int(tape.sizes[tape.roles == Role.WEIGHT].sum()))
-    assert 0.5 < weights[1] / weights[0] < 0.99  # of so small a network, most is a table of positions
+        weights.append(int(tape.sizes[tape.roles == Role.FROZEN].sum()))
+    assert 0.5 < weights[1] / weights[0] < 0.55
 
 
 def test_a_strip_has_as_many_latents_as_were_asked_for() -> None:
