@@ -19,7 +19,7 @@ from vramcast.forecast.forecast import Forecast, Source
 from vramcast.forecast.forecaster import CachingForecaster
 from vramcast.forecast.model import BUILTIN, choose_forecaster
 from vramcast.forecast.totals import RECORDINGS_PART
-from vramcast.forecast.totals_features import Totals
+from vramcast.forecast.totals_features import RuledTotals
 from vramcast.forecast.totals_model import MANIFEST, MODEL, TotalsModel, load_totals, memory
 from vramcast.names import Product
 from vramcast.task.task import Task, parse_task
@@ -118,7 +118,7 @@ def test_whatever_was_learned_memory_rises_with_the_units(
     factors: list[float], held: float, unit: float, units: float, more: float
 ) -> None:
     learned = np.array(factors)
-    assert memory(learned, Totals(held, unit, units)) <= memory(learned, Totals(held, unit, more * units))
+    assert memory(learned, RuledTotals(held, unit, units)) <= memory(learned, RuledTotals(held, unit, more * units))
 
 
 def test_an_artifact_without_it_leaves_everything_to_the_rules(tmp_path: Path) -> None:

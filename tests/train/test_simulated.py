@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vramcast.train.progress import Progress
-from vramcast.train.simulated import Job, job_task, simulate
+from vramcast.train.simulated import SimulatedJob, job_task, simulate
 from vramcast.train.simulated_data import LEVELS, MOST_POINTS, Simulated, architectures, build, deal
 from vramcast.train.totals import missed_by, usable, weights
 from vramcast.train.totals_export import check_totals, export_totals
@@ -30,33 +30,33 @@ def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def jobs(work: Path) -> list[Job]:
+def jobs(work: Path) -> list[SimulatedJob]:
     return simulate(work, QUIET, models=MODELS, jobs=3)
 
 
 @pytest.fixture(scope="module")
-def data(jobs: list[Job]) -> Simulated:
+def data(jobs: list[SimulatedJob]) -> Simulated:
     groups = {model: model for model in MODELS}
     return usable(build(jobs, groups, QUIET)[0])
 
 
-def test_the_same_jobs_are_drawn_again(jobs: list[Job], tmp_path: Path) -> None:
+def test_the_same_jobs_are_drawn_again(jobs: list[SimulatedJob], tmp_path: Path) -> None:
     assert simulate(tmp_path, QUIET, models=MODELS, jobs=3) == jobs
 
 
-def test_what_an_interrupted_command_made_is_not_made_again(work: Path, jobs: list[Job]) -> None:
+def test_what_an_interrupted_command_made_is_not_made_again(work: Path, jobs: list[SimulatedJob]) -> None:
     made = {path: path.stat().st_mtime_ns for path in work.iterdir()}
     assert simulate(work, QUIET, models=MODELS, jobs=3) == jobs
     assert {path: path.stat().st_mtime_ns for path in work.iterdir()} == made
     assert len(made) == len(MODELS)
 
 
-def test_every_setting_is_one_that_a_pod_could_have(jobs: list[Job]) -> None:
+def test_every_setting_is_one_that_a_pod_could_have(jobs: list[SimulatedJob]) -> None:
     for job in jobs:
         assert job_task(job.model, job.settings).model == job.model
 
 
-def test_more_samples_take_no_fewer_tensors(jobs: list[Job]) -> None:
+def test_more_samples_take_no_fewer_tensors(jobs: list[SimulatedJob]) -> None:
     for job in jobs:
         by_size: dict[tuple[int, int], list[int]] = {}
         for point in job.points:  # batches rise

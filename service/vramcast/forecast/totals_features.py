@@ -60,7 +60,7 @@ OF_LAYERS = tuple(FACTS.index(name) for name in _LAYERS)
 
 
 @dataclass(frozen=True, slots=True)
-class Totals:
+class RuledTotals:
     """What the rules say, which the learned factors multiply."""
 
     held_bytes: float  # weights, gradients and states, with what sharding gathers
@@ -73,7 +73,7 @@ class TotalsFeatures:
     facts: NDArray[np.float32]  # (facts,)
     tokens: NDArray[np.float32]  # (TOKENS, TOKEN_WIDTH)
     kinds: NDArray[np.int64]  # (TOKENS,)
-    totals: Totals
+    totals: RuledTotals
 
 
 def describe_totals(task: Task, network: Description | None) -> TotalsFeatures:
@@ -93,13 +93,13 @@ def _held_bytes(task: Task) -> float:
     return max(1.0, float(sum(part.size_bytes for part in model_parts(task, task.parameters or 0))))
 
 
-def totals_of(task: Task) -> Totals:
+def totals_of(task: Task) -> RuledTotals:
     """The task's sizes, and what the rules say of its settings."""
     held_bytes = _held_bytes(task)
     sample_bytes = held_share(task) * 4.0 * (task.activations or 0)
     length = task.sequence_length or 1
     held_bytes += gathered_bytes(task)
-    return Totals(max(1.0, held_bytes), max(1.0, sample_bytes / length), float(task.batch_size * length))
+    return RuledTotals(max(1.0, held_bytes), max(1.0, sample_bytes / length), float(task.batch_size * length))
 
 
 def gathered_bytes(task: Task) -> float:

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from vramcast.forecast import totals_features
 from vramcast.forecast.description import Description
 from vramcast.forecast.forecast import Factors, Spreads
-from vramcast.forecast.totals_features import FACTS, Totals, describe_totals, totals_of
+from vramcast.forecast.totals_features import FACTS, RuledTotals, describe_totals, totals_of
 from vramcast.forecast.warnings import warn
 from vramcast.task.task import Task
 from vramcast.task.vocabulary import Architecture, Kind, Precision, Quantization
@@ -191,7 +191,7 @@ class TotalsModel:
             return self._loaded
 
 
-def memory(factors: NDArray[np.floating], totals: Totals) -> float:
+def memory(factors: NDArray[np.floating], totals: RuledTotals) -> float:
     """The floor or the line, whichever is higher."""
     floor, start, slope = np.exp(np.clip(factors, -MOST_FACTOR, MOST_FACTOR))
     line = start * totals.held_bytes + slope * totals.unit_bytes * totals.units

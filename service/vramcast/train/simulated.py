@@ -68,7 +68,7 @@ class Point:
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class SimulatedJob:
     """A network with its settings, as annotations, at several sizes."""
 
     model: str
@@ -77,11 +77,13 @@ class Job:
     points: tuple[Point, ...]
 
 
-def simulate(work: Path, progress: Progress, *, models: Sequence[str] | None = None, jobs: int = _JOBS) -> list[Job]:
+def simulate(
+    work: Path, progress: Progress, *, models: Sequence[str] | None = None, jobs: int = _JOBS
+) -> list[SimulatedJob]:
     """The runs of every recorded network, or of `models`; those that `work` has are not made again."""
     recordings = builtin_recordings()
     work.mkdir(parents=True, exist_ok=True)
-    found: list[Job] = []
+    found: list[SimulatedJob] = []
     for model in progress.over(sorted(recordings.models if models is None else models), "simulated runs"):
         variants = [name for name in VARIANTS if key_of(model, name) in recordings]
         path = work / f"{model.replace('/', '--')}-{_digest(recordings, model, variants, jobs)}.json.gz"
@@ -95,13 +97,13 @@ def _digest(recordings: Recordings, model: str, variants: Sequence[str], jobs: i
     return hashlib.sha256(b"".join(parts)).hexdigest()[:12]
 
 
-def _read(path: Path) -> list[Job]:
+def _read(path: Path) -> list[SimulatedJob]:
     with gzip.open(path, "rt", encoding="utf-8") as file:
         rows: list[dict[str, Any]] = json.load(file)
-    return [Job(**{**row, "points": tuple(Point(*point) for point in row["points"])}) for row in rows]
+    return [SimulatedJob(**{**row, "points": tuple(Point(*point) for point in row["points"])}) for row in rows]
 
 
-def _write(path: Path, jobs: list[Job]) -> list[Job]:
+def _write(path: Path, jobs: list[SimulatedJob]) -> list[SimulatedJob]:
     rows = [asdict(job) | {"points": [list(asdict(point).values()) for point in job.points]} for job in jobs]
     unfinished = path.with_suffix(f".{os.getpid()}")
     unfinished.write_bytes(gzip.compress(json.dumps(rows, separators=(",", ":")).encode(), 6, mtime=0))
@@ -109,7 +111,7 @@ def _write(path: Path, jobs: list[Job]) -> list[Job]:
     return jobs
 
 
-def _simulated(model: str, variants: Sequence[str], jobs: int) -> Iterator[Job]:
+def _simulated(model: str, variants: Sequence[str], jobs: int) -> Iterator[SimulatedJob]:
     line = builtin_catalog().line(model)
     if line is None:
         return
@@ -119,7 +121,7 @@ def _simulated(model: str, variants: Sequence[str], jobs: int) -> Iterator[Job]:
         for _ in range(jobs):
             settings = _settings(variant, rng)
             if points := tuple(_points(line, variant, recording, settings, rng)):
-                yield Job(model, variant, settings, points)
+                yield SimulatedJob(model, variant, settings, points)
 
 
 # ---------------------------------------------------------------------- what is drawn

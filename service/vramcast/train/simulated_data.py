@@ -20,7 +20,7 @@ from vramcast.forecast.totals_features import TotalsFeatures, describe_totals
 from vramcast.forecast.totals_model import Told, as_told, cells_of
 from vramcast.names import Product
 from vramcast.train.progress import Progress
-from vramcast.train.simulated import Job, Point, at_point, job_task
+from vramcast.train.simulated import Point, SimulatedJob, at_point, job_task
 
 Floats = NDArray[np.float32]
 MOST_POINTS = 4
@@ -65,7 +65,7 @@ class Tokens:
     kinds: NDArray[np.int64]  # (networks, TOKENS)
 
 
-def build(jobs: Sequence[Job], groups: Mapping[str, str], progress: Progress) -> tuple[Simulated, Tokens]:
+def build(jobs: Sequence[SimulatedJob], groups: Mapping[str, str], progress: Progress) -> tuple[Simulated, Tokens]:
     rows: list[_Row] = []
     seen: dict[tuple[str, int], int] = {}
     shown: list[TotalsFeatures] = []
@@ -98,7 +98,7 @@ class _Row:
 
 
 def _row(
-    job: Job, line: Line, size: tuple[int, int], points: Sequence[Point], groups: Mapping[str, str]
+    job: SimulatedJob, line: Line, size: tuple[int, int], points: Sequence[Point], groups: Mapping[str, str]
 ) -> _Row | None:
     task = at_point(line, job_task(job.model, job.settings), 1, *size)
     try:

@@ -25,7 +25,7 @@ from vramcast.forecast.recorded_bounds import UNCALIBRATED
 from vramcast.forecast.totals_features import FACTS
 from vramcast.forecast.totals_model import FORMAT, MANIFEST, MODEL, MOST_FACTOR, OUTPUTS, TotalsModel
 from vramcast.train.progress import Progress
-from vramcast.train.simulated import Job, simulate
+from vramcast.train.simulated import SimulatedJob, simulate
 from vramcast.train.simulated_data import LEVELS, Floats, Simulated, Tokens, architectures, build, deal
 from vramcast.train.speed_runs import modules_of_timm
 from vramcast.train.totals_export import check_totals, export_totals
@@ -75,7 +75,7 @@ def fit_totals(
 
 def simulated_data(
     work: Path, progress: Progress, models: Sequence[str] | None = None
-) -> tuple[list[Job], Simulated, Tokens, dict[str, str]]:
+) -> tuple[list[SimulatedJob], Simulated, Tokens, dict[str, str]]:
     """The jobs, their runs as arrays, their networks' layers, and the architecture of each network of the catalog."""
     try:
         modules = modules_of_timm()
@@ -182,7 +182,7 @@ def _save(directory: Path, bags: Bags, cells: Mapping[str, Factors]) -> dict[str
     return manifest
 
 
-def _counts(jobs: Sequence[Job], data: Simulated) -> dict[str, int]:
+def _counts(jobs: Sequence[SimulatedJob], data: Simulated) -> dict[str, int]:
     return {
         "networks": len({job.model for job in jobs}),
         "recordings": len({(job.model, job.variant) for job in jobs}),

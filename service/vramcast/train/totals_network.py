@@ -111,7 +111,7 @@ class TotalsNetwork(nn.Module):
         return torch.clamp(raw.reshape(-1, COUNTERS, FACTORS), -MOST_FACTOR, MOST_FACTOR)
 
 
-class Mean(nn.Module):
+class MeanFactors(nn.Module):
     """Of several networks."""
 
     def __init__(self, networks: Sequence[TotalsNetwork]) -> None:
@@ -184,7 +184,7 @@ def fit_network(
 
 
 def _loss(network: TotalsNetwork, given: _Tensors, rows: Tensor, schedule: TotalsSchedule) -> Tensor:
-    """Mean distance in logarithms over the batches of each job."""
+    """MeanFactors distance in logarithms over the batches of each job."""
     by_layers = torch.rand(len(rows)) < schedule.layers_share
     way = torch.where(by_layers, 0, torch.randint(1, len(LEVELS), (len(rows),)))
     shown = torch.where(by_layers, given.network[rows], 0)
@@ -206,7 +206,7 @@ def predict(
     networks: Sequence[TotalsNetwork], facts: Floats, shown: NDArray[np.int64], tokens: Tokens
 ) -> NDArray[np.float32]:
     """(rows, counters, factors); `shown` are the rows of `tokens`, 0 for a summary."""
-    mean = Mean(networks).eval()
+    mean = MeanFactors(networks).eval()
     parts = []
     for low in range(0, len(facts), 4096):
         at = shown[low : low + 4096]
