@@ -28,8 +28,8 @@ from vramcast.workers import Workers
 
 PAGE = (ROOT.parents[1] / "docs/architecture.md").read_text()
 MAX_STEPS = 15
-MAX_FILES_CACHED = 13
-MAX_FILES_UNCACHED = 30
+MAX_FILES_CACHED = 14
+MAX_FILES_UNCACHED = 31
 MAX_GLOSSARY = 25
 TASK = {"share": "true", "model": "timm/resnet50", "batch-size": "64", "optimizer": "sgd-momentum"}
 
