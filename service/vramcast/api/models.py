@@ -178,6 +178,7 @@ class UtilizationForecast(Answer):
     sm_active: Share = Field(description="share of time in which a multiprocessor has a warp, mean of all")
     sm_occupancy: Share = Field(description="resident warps over the most that fit, mean of all multiprocessors")
     dram_active: Share
+    memory_util: Share = Field(description="share of time in which the memory is read or written; only measured")
 
 
 class ComparedCounter(Answer):
