@@ -133,6 +133,14 @@ def test_older_versions_of_transformers_are_told_by_the_framework(
     assert ("checkpointed blocks keep a cache, as in transformers before 4.53" in notes) is cache
 
 
+@pytest.mark.parametrize("kept", ["many", "-1", "2.5", "9" * 40])
+def test_what_a_profile_says_about_its_cache_is_no_number_and_counts_as_nothing(kept: str) -> None:
+    """Anybody can edit a profile, and a forecast must not fail for it."""
+    text = text_of({**INFO, "kept-for-cache": kept, "gradient-checkpointing": "true"})
+    said = {"batch_size": "4", "gradient_checkpointing": "true", "framework": "transformers==4.45"}
+    assert "keep a cache" not in " ".join(forecast(text, **said).assumptions)
+
+
 def first_then_second(first: float, second: float, batch: int) -> str:
     """Steps of two tensors of so many MiB a sample, of which the first one is freed before the second one is made."""
     tapes = [({B: b}, by_hand([round(first * b * MIB), round(second * b * MIB)], [0, ~0, 1])) for b in (2, 4, 6, 8)]

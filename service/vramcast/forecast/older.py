@@ -38,11 +38,17 @@ def older_libraries(recording: Recording, task: Task) -> Older | None:
     """None: the task says no version, or one that does what was recorded."""
     predicts = recording.info.get(LOSS, "")
     loss = predicts.startswith(NEXT_TOKEN) and is_older(task.framework, TRANSFORMERS, SHIFTS_LABELS)
-    kept = int(recording.info.get(CACHE, "0"))
+    kept = _kept_elements(recording)
     keeps = kept > 0 and task.gradient_checkpointing and is_older(task.framework, TRANSFORMERS, KEEPS_NO_CACHE)
     if not (loss or keeps):
         return None
     return Older(loss, predicts != NOT_UPCAST or _under_autocast(task), kept if keeps else 0)
+
+
+def _kept_elements(recording: Recording) -> int:
+    """0 for text that is no number: anybody can edit a profile."""
+    text = recording.info.get(CACHE, "")
+    return int(text) if text.isdecimal() and len(text) < 10 else 0
 
 
 def _under_autocast(task: Task) -> bool:
