@@ -43,7 +43,7 @@ DEFAULTS = {
     "requeue_interval_seconds": 1.0,
     "most_nodes_offered": 100,
     "slowdown_weight": 0.8,
-    "harmless_slowdown": 1.45,
+    "harmless_slowdown": 1.33,
     "node_weight": 0.1,
     "assumed_utilization": 0.3,
     "node_cache_capable": True,

@@ -27,7 +27,7 @@ from vramcast.placement.board import Ranking
 
 # By mix, the work that arrives, over what the GPUs could do with one job each.
 LOADS = {"gavel": 0.8, "lucid": 0.8, "busy": 0.3}
-HARMLESS = (1.2, 1.4, 1.45, 1.5, 1.6, 1.75, 1.9, 2.1, 2.5)
+HARMLESS = (1.1, 1.2, 1.25, 1.3, 1.33, 1.36, 1.4, 1.5, 1.7)
 HARMLESS_LOSSES = (0.2, 0.4, 0.6, 0.8, 1.2)  # of the oracle
 _BUSY = 0.9
 # Seeds of the jobs that a policy learns from, which never count.

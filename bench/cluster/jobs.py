@@ -18,7 +18,7 @@ from random import Random
 from statistics import median
 
 from bench.cluster.described import annotations_of
-from bench.interference import alone_mib, ran_together
+from bench.interference.lucid import alone_mib, ran_together
 
 HOUR = 3600.0
 # Gavel's models and the most similar ones that Lucid measured.

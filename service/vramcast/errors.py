@@ -6,6 +6,7 @@
     │   ├── InvalidRequest      an HTTP body
     │   └── InvalidClusterFile  a static cluster file
     └── WorldUnavailable        something outside: the API server, telemetry, an artifact
+        ├── ArtifactUnusable    a trained model is missing, damaged or of another version
         ├── NotSynced           the cluster's state is unknown or stale
         └── NotLeading          another replica decides
 
@@ -62,6 +63,10 @@ class InvalidTask(InvalidInput):
 
 class WorldUnavailable(VramcastError):
     """Something outside did not answer; a retry may help."""
+
+
+class ArtifactUnusable(WorldUnavailable):
+    """A trained artifact is missing, damaged, or made for another feature layout."""
 
 
 class NotSynced(WorldUnavailable):

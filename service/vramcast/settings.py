@@ -167,7 +167,7 @@ class Settings(BaseModel):
     """how many of the best fitting nodes filter returns; 0: all"""
     slowdown_weight: float = Field(0.8, ge=0, le=0.9)
     """share of a score that is the expected slowdown beside other pods; the rest is packing; 0: packing only"""
-    harmless_slowdown: float = Field(1.45, ge=1, le=10)
+    harmless_slowdown: float = Field(1.33, ge=1, le=10)
     """expected slowdown (2: twice as long as alone) up to which packing alone decides; less: more GPUs, faster jobs"""
     node_weight: float = Field(0.1, ge=0, le=1)
     """share of the packing that is how little would be left on the whole node; the rest is on the GPU"""

@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 
 from tests.forecast.networks import traced_cnn
+from vramcast.errors import ArtifactUnusable
 from vramcast.forecast.catalog import builtin_artifact
 from vramcast.forecast.description import encode_profile
-from vramcast.forecast.model import ArtifactUnusable
-from vramcast.forecast.step_time import MANIFEST, MODEL, StepTime, StepTimer, builtin_step_timer, load_speed_artifact
+from vramcast.forecast.speed_artifact import MANIFEST, MODEL, load_speed_artifact
+from vramcast.forecast.step_time import StepTime, StepTimer, builtin_step_timer
 from vramcast.hardware.peaks import PEAKS
 from vramcast.hardware.products import PRODUCTS
 from vramcast.names import Product

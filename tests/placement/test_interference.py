@@ -22,13 +22,18 @@ def test_a_pressure_is_a_share_whatever_telemetry_says() -> None:
     assert pressure(-1.0, 0.5) == 0.0
 
 
+def test_a_pressure_is_the_mean_of_what_a_task_suffers_and_what_it_does_to_others() -> None:
+    busy, work = 0.6, 0.2
+    assert pressure(busy, work) == pytest.approx(math.sqrt(busy * math.sqrt(busy * work)))
+
+
 def test_a_task_of_unknown_utilization_counts_as_assumed() -> None:
-    assert load_of(Utilization(), 0.5, None) == Load(0.5, 0.5)
+    assert load_of(Utilization(), 0.5, None) == Load(0.5, pytest.approx(0.5))
 
 
 def test_the_busier_of_cores_and_memory_is_the_work() -> None:
     load = load_of(Utilization(gpu_util=1.0, sm_active=0.25, dram_active=0.64), 0.5, 1.3)
-    assert load == Load(1.0, 0.8, 1.3)
+    assert load == Load(1.0, pytest.approx(0.64**0.25), 1.3)
 
 
 def test_what_was_measured_keeps_the_intensity_of_the_forecast() -> None:
@@ -38,7 +43,7 @@ def test_what_was_measured_keeps_the_intensity_of_the_forecast() -> None:
 
 
 def test_where_memory_is_measured_too_the_forecast_has_no_say() -> None:
-    assert Load(0.8, 0.4, 1.2).measured(1.0, 0.25) == Load(1.0, 0.5, 1.2)
+    assert Load(0.8, 0.4, 1.2).measured(1.0, 0.25) == Load(1.0, pytest.approx(0.25**0.25), 1.2)
 
 
 @given(st.lists(st.tuples(_SHARES, st.floats(1.0, 3.0)), min_size=1, max_size=5), _SHARES)

@@ -15,7 +15,7 @@ from vramcast.task.vocabulary import Level
 
 TASK = Task(Level.SUMMARY, parameters=1_000_000, activations=1_000, batch_size=8, namespace="ml")
 FORECAST = Load(0.6, 0.4, 1.5)
-QUIET, BUSY = Seen(0.5, 0.02), Seen(1.0, 0.81)
+QUIET, MIDDLE, BUSY = Seen(0.5, 0.02), Seen(0.9, 0.4), Seen(1.0, 0.81)
 
 
 def seen_by(*sightings: tuple[str, Seen]) -> SeenLoads:
@@ -33,7 +33,7 @@ def test_a_task_that_nobody_saw_presses_as_forecast() -> None:
 
 def test_what_a_namespace_saw_itself_outranks_what_others_saw() -> None:
     loads = seen_by(("ml", QUIET), ("a", BUSY), ("b", BUSY))
-    assert loads.correct(FORECAST, TASK) == Load(0.5, pytest.approx(0.1), 1.5)
+    assert loads.correct(FORECAST, TASK) == Load(0.5, pytest.approx(QUIET.pressure), 1.5)
 
 
 def test_the_latest_sighting_counts() -> None:
@@ -41,15 +41,15 @@ def test_the_latest_sighting_counts() -> None:
 
 
 def test_of_what_others_saw_the_middle_one_counts() -> None:
-    loads = seen_by(("a", QUIET), ("b", Seen(0.9, 0.4)), ("c", BUSY))
-    assert loads.correct(FORECAST, TASK) == Load(0.9, pytest.approx(0.6), 1.5)
+    loads = seen_by(("a", QUIET), ("b", MIDDLE), ("c", BUSY))
+    assert loads.correct(FORECAST, TASK) == Load(0.9, pytest.approx(MIDDLE.pressure), 1.5)
 
 
 def test_one_namespace_alone_can_only_raise_the_pressure_for_others() -> None:
     """Its description may not be true."""
     assert seen_by(("a", QUIET)).correct(FORECAST, TASK) == FORECAST
-    assert seen_by(("a", BUSY)).correct(FORECAST, TASK).pressure == pytest.approx(0.9)
-    assert seen_by(("a", QUIET), ("b", QUIET)).correct(FORECAST, TASK).pressure == pytest.approx(0.1)
+    assert seen_by(("a", BUSY)).correct(FORECAST, TASK).pressure == pytest.approx(BUSY.pressure)
+    assert seen_by(("a", QUIET), ("b", QUIET)).correct(FORECAST, TASK).pressure == pytest.approx(QUIET.pressure)
 
 
 def test_pods_that_only_ask_for_as_much_memory_say_nothing_of_those_of_others() -> None:

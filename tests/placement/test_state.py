@@ -15,7 +15,7 @@ from vramcast.hardware.utilization import Utilization
 from vramcast.hardware.vendors import WHOLE_GPU
 from vramcast.names import NodeName, PodUid, Product
 from vramcast.placement.changes import NodeGone, NodeSeen, NodesListed, PodGone, PodSeen, PodsListed, UnmanagedSeen
-from vramcast.placement.interference import Load
+from vramcast.placement.interference import Load, pressure
 from vramcast.placement.ledger import Ledger
 from vramcast.placement.promises import Promise
 from vramcast.placement.state import ClusterState
@@ -71,11 +71,11 @@ def test_a_demand_presses_by_its_forecast_and_a_bound_pod_by_what_bind_wrote() -
     apply(state, [NodeSeen(sharing_node("n1", 1000))])
     wanted = state.demand(shared_pod("a", 300))
     assert wanted is not None
-    assert wanted.loads == {A100: Load(1.0, 0.8)}
+    assert wanted.loads == {A100: Load(1.0, pressure(1.0, 0.64))}
     # Bound before the annotation told more than one counter, and after.
     for name, written, load in (
-        ("old", Utilization(sm_active=0.7), Load(0.7, 0.7)),
-        ("new", Utilization(gpu_util=1.0, sm_active=0.64, sm_occupancy=0.2), Load(1.0, 0.8)),
+        ("old", Utilization(sm_active=0.7), Load(0.7, pressure(0.7, 0.7))),
+        ("new", Utilization(gpu_util=1.0, sm_active=0.64, sm_occupancy=0.2), Load(1.0, pressure(1.0, 0.64))),
     ):
         apply(state, [PodSeen(replace(shared_pod(name, 300, "n1", "0"), run=RunFacts(utilization=written)))])
         promise = state.ledger.promise_of(PodUid(name))

@@ -29,7 +29,12 @@ def test_the_only_annotation_of_earlier_versions_is_sm_active() -> None:
     assert read_utilization({Written.FORECAST_UTILIZATION: "0.64"}) == Utilization(sm_active=0.64)
 
 
-def test_a_counter_that_is_not_forecast_leaves_all_out_because_one_alone_would_be_misread() -> None:
+def test_counters_that_are_not_forecast_are_left_out() -> None:
+    known = Utilization(gpu_util=0.97, sm_active=0.88)
+    assert read_utilization(write_utilization(known)) == known
+
+
+def test_one_counter_alone_is_not_written_because_it_would_be_misread() -> None:
     assert write_utilization(Utilization(gpu_util=0.9)) == {}
     assert write_utilization(UNKNOWN_UTILIZATION) == {}
     assert read_utilization({}) == UNKNOWN_UTILIZATION

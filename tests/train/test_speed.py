@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from vramcast.errors import InvalidInput
-from vramcast.forecast.step_time import MANIFEST, MODEL, StepTimer
+from vramcast.forecast.speed_artifact import MANIFEST, MODEL
+from vramcast.forecast.step_time import StepTimer
 from vramcast.names import Product
 from vramcast.task.task import Task
 from vramcast.task.vocabulary import Level, Precision

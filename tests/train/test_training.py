@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 
 from tests.forecast.networks import mlp, traced_cnn
+from vramcast.errors import ArtifactUnusable
 from vramcast.forecast.description import encode_profile, parse_profile
 from vramcast.forecast.forecaster import PhysicsForecaster
-from vramcast.forecast.model import MANIFEST, MODEL, ArtifactUnusable, ModelForecaster, choose_forecaster, load_artifact
+from vramcast.forecast.model import MANIFEST, MODEL, ModelForecaster, choose_forecaster, load_artifact
 from vramcast.forecast.physics import described_prior
 from vramcast.names import Product
 from vramcast.task.task import Task

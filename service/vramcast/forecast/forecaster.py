@@ -14,6 +14,7 @@ from vramcast.errors import FieldError, InvalidTask
 from vramcast.forecast import physics
 from vramcast.forecast.catalog import Catalog, CatalogUnusable, builtin_catalog
 from vramcast.forecast.description import Description, decode_profile
+from vramcast.forecast.duty import duty
 from vramcast.forecast.features import unfamiliar_settings
 from vramcast.forecast.forecast import UNADJUSTED, Adjustment, Basis, Forecast, Part, Source, steady_bound
 from vramcast.forecast.latents import shown_size
@@ -26,6 +27,7 @@ from vramcast.forecast.rules import has_master
 from vramcast.forecast.summary import MATCH_MARGIN, catalog_match, layers_of, summarized
 from vramcast.forecast.totals import bounded_totals
 from vramcast.hardware.products import PRODUCTS, calibration_note
+from vramcast.hardware.utilization import UNKNOWN_UTILIZATION, Utilization
 from vramcast.names import Product
 from vramcast.task.quantity import MIB
 from vramcast.task.regime import regime
@@ -72,7 +74,8 @@ class CachingForecaster(ABC):
         if isinstance(steps, KnownSteps):
             try:
                 known = replace(steps.task, assumptions=(*steps.task.assumptions, *_with_masters(steps.task)))
-                return forecast_recording(steps.key, known, product, risk, self.recorded_calibration)
+                said = forecast_recording(steps.key, known, product, risk, self.recorded_calibration)
+                return replace(said, utilization=_duty(task, product))
             except InvalidTask as error:
                 if task.level is Level.PROFILE:
                     raise
@@ -176,6 +179,17 @@ def described_network(task: Task) -> Described:
         named = _catalog(task.model).describe(task.model, task.input_size, task.sequence_length)
         return Described(named.network, named.assumptions)
     return _looked_up(task)
+
+
+def _duty(task: Task, product: Product) -> Utilization:
+    """A recording tells what a step holds, and a named network's layers tell how busy it keeps the GPU."""
+    if task.level is not Level.NAME:
+        return UNKNOWN_UTILIZATION
+    try:
+        network = described_network(task).network
+    except InvalidTask:
+        return UNKNOWN_UTILIZATION
+    return UNKNOWN_UTILIZATION if network is None else duty(network, task, product)
 
 
 def _only_totals(task: Task) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vramcast.errors import WorldUnavailable
+from vramcast.errors import ArtifactUnusable
 from vramcast.forecast import features, totals_model
 from vramcast.forecast.catalog import builtin_artifact
 from vramcast.forecast.description import Description
@@ -139,10 +139,6 @@ def choose_forecaster(
             raise
         warn("the artifact cannot be used, forecasting from physics alone", error=str(error))
         return PhysicsForecaster(default_risk)
-
-
-class ArtifactUnusable(WorldUnavailable):
-    """The artifact is missing, damaged, or made for another feature layout."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -130,6 +130,12 @@ def weighted_seconds(parts: Array, weights: Array, repeats: int = 1) -> Array:
     return np.asarray(repeats * batch + weighted[..., -2])
 
 
+def running_share(parts: Array, weights: Array, repeats: int = 1) -> float:
+    """Of an update, the share of the time in which kernels run. `parts` and `weights`: (parts,)."""
+    weighted = parts * weights
+    return float((repeats * weighted[:-2].sum() + weighted[-2]) / weighted_seconds(parts, weights, repeats))
+
+
 def part_shares(parts: Array, weights: Array) -> Array:
     """Of the weighted time, (..., parts)."""
     weighted = parts * weights

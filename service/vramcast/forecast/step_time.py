@@ -6,8 +6,6 @@ layers are known. Never raises: a missing time must not stop a pod.
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
 import threading
 from dataclasses import dataclass, replace
@@ -17,17 +15,15 @@ from typing import Any
 
 import numpy as np
 
-from vramcast.errors import InvalidTask
-from vramcast.forecast import speed_features
+from vramcast.errors import ArtifactUnusable, InvalidTask
 from vramcast.forecast.catalog import builtin_artifact
 from vramcast.forecast.description import Description
 from vramcast.forecast.forecaster import described_network
-from vramcast.forecast.model import ArtifactUnusable
 from vramcast.forecast.recorded import is_recording
 from vramcast.forecast.roofline import HALF
-from vramcast.forecast.saved import Array
+from vramcast.forecast.speed_artifact import OUTPUTS, SpeedArtifact, load_speed_artifact, open_session
 from vramcast.forecast.speed_features import SpeedFeatures, describe_speed, with_shares
-from vramcast.forecast.step_parts import CELLS, PARTS, weighted_seconds
+from vramcast.forecast.step_parts import weighted_seconds
 from vramcast.forecast.warnings import warn
 from vramcast.forecast.work import step_flops
 from vramcast.hardware.peaks import PEAKS
@@ -35,12 +31,6 @@ from vramcast.names import Product
 from vramcast.task.task import Task
 from vramcast.task.vocabulary import Kernels, Level, Offload, Precision, Quantization
 
-MODEL = "speed.onnx"
-MANIFEST = "speed.json"
-FORMAT = 2
-INPUTS = ("facts", "tokens", "kinds")
-OUTPUTS = ("quantiles", "network_quantiles")
-QUANTILES = (0.05, 0.5, 0.95)
 _CACHE_SIZE = 4096
 _FEW_BITS = frozenset({Precision.FP8, Precision.INT8})
 
@@ -59,43 +49,6 @@ class StepTime:
 
 
 UNTIMED = StepTime()
-
-
-@dataclass(frozen=True, slots=True)
-class SpeedArtifact:
-    version: str
-    model: Path
-    products: frozenset[str]  # that runs were timed on
-    range_factor: float  # by which the learned range is stretched, so that it holds nine of ten unseen networks
-    margin: float  # in logarithms, for each trait that no timed run had
-    weights: dict[str, Array]  # of the parts, by cell
-    manifest: dict[str, Any]
-
-
-def load_speed_artifact(directory: Path) -> SpeedArtifact:
-    """Raises ArtifactUnusable."""
-    path, model = directory / MANIFEST, (directory / MODEL).resolve()
-    try:
-        manifest = json.loads(path.read_text(encoding="utf-8"))
-        found = hashlib.sha256(model.read_bytes()).hexdigest()
-        expected = {
-            "format": FORMAT, "features": speed_features.VERSION, "facts": len(speed_features.FACTS),
-            "tokens": speed_features.TOKENS, "token_width": speed_features.TOKEN_WIDTH,
-            "quantiles": list(QUANTILES), "parts": list(PARTS), "sha256": found,
-        }  # fmt: skip
-        wrong = [f"{name} {manifest.get(name)!r}, expected {value!r}" for name, value in expected.items()
-                 if manifest.get(name) != value]  # fmt: skip
-        if wrong:
-            raise ArtifactUnusable(f"{path} does not fit: {'; '.join(wrong)}")
-        weights = {cell: np.array([float(manifest["weights"][cell][part]) for part in PARTS]) for cell in CELLS}
-        return SpeedArtifact(
-            str(manifest["version"]), model, frozenset(manifest["products"]), float(manifest["range_factor"]),
-            float(manifest["margin"]), weights, manifest,
-        )  # fmt: skip
-    except OSError as error:
-        raise ArtifactUnusable(f"no model of step times at {directory}: {error.strerror or error}") from error
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ArtifactUnusable(f"{path} is damaged: {error!r}") from error
 
 
 class StepTimer:
@@ -152,15 +105,6 @@ class StepTimer:
                     self._unusable = str(error)
                     warn("step times are not forecast", error=self._unusable)
             return self._loaded is not None
-
-
-def open_session(model: Path | bytes) -> Any:
-    import onnxruntime  # noqa: PLC0415 - a command without a timed run does without
-
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = options.inter_op_num_threads = 1
-    options.log_severity_level = 3
-    return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
 
 
 @lru_cache(maxsize=1)

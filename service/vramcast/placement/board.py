@@ -45,7 +45,7 @@ class Ranking:
     """What a score is made of."""
 
     slowdown_weight: float = 0.8  # share of it that is the expected slowdown, 0 to 0.9; the rest is packing
-    harmless_slowdown: float = 1.45  # up to this slowdown packing alone decides
+    harmless_slowdown: float = 1.33  # up to this slowdown packing alone decides
     node_weight: float = 0.1  # share of the packing that is the whole node's, 0 to 1; the rest is the GPU's
 
 

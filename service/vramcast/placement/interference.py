@@ -1,11 +1,14 @@
 """How much tasks on one GPU slow each other down.
 
-A task has a *pressure*, from 0 to 1: the geometric mean of the share of time in which its kernels run, and the share in
-which they keep the GPU's cores or memory at work. A run beside others takes
+A task has a *pressure*, from 0 to 1, made of two shares of the time: in which its kernels run (busy), and in which they
+keep the GPU's cores or memory at work (work). It suffers while its kernels run, by its busy share. It disturbs its
+neighbours by the geometric mean of both. One number for the two, their geometric mean, is `busy^3/4 x work^1/4`. A run
+beside others takes
 
     1 + SLOWDOWN * its pressure * the sum of the others' pressures
 
-times as long as alone. The law is symmetric: what a newcomer suffers, its neighbours together suffer too.
+times as long as alone. With one number the law is symmetric: what a newcomer suffers, its neighbours together suffer
+too. So each GPU has a single sum of pressures.
 """
 
 from __future__ import annotations
@@ -16,8 +19,10 @@ from dataclasses import dataclass
 
 from vramcast.hardware.utilization import Utilization
 
-# Fitted on the pairs of jobs that Gavel measured (stanford-futuredata/gavel, MIT) with `python -m bench.interference`.
-SLOWDOWN = 1.42
+# Fitted on the pairs of jobs that Gavel measured (stanford-futuredata/gavel, MIT) on its newest GPU, the V100, with
+# `python -m bench.interference`.
+SLOWDOWN = 0.78
+BUSY_POWER = 0.75
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +52,11 @@ IDLE = Load()
 
 
 def pressure(busy: float, work: float) -> float:
-    return math.sqrt(min(max(busy, 0.0), 1.0) * min(max(work, 0.0), 1.0))
+    return float(_share(busy) ** BUSY_POWER * _share(work) ** (1.0 - BUSY_POWER))
+
+
+def _share(value: float) -> float:
+    return min(max(value, 0.0), 1.0)
 
 
 def load_of(utilization: Utilization, assumed: float, most_slowdown: float | None) -> Load:

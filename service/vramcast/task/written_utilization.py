@@ -16,11 +16,10 @@ ANNOTATIONS: Final = {
 
 
 def write_utilization(forecast: Utilization) -> dict[str, str]:
-    """All counters or none: one alone would be read as what earlier versions wrote."""
+    """What is known. `gpu_util` alone would be read as what earlier versions wrote, so it needs another counter."""
     shares = {annotation: forecast.of(counter) for counter, annotation in ANNOTATIONS.items()}
-    if None in shares.values():
-        return {}
-    return {str(annotation): f"{share:.2f}" for annotation, share in shares.items()}
+    written = {str(annotation): f"{share:.2f}" for annotation, share in shares.items() if share is not None}
+    return written if len(written) > 1 else {}
 
 
 def read_utilization(annotations: Mapping[str, str]) -> Utilization:

@@ -23,9 +23,9 @@ from numpy.typing import NDArray
 from vramcast.forecast import speed_features
 from vramcast.forecast.description import CONVOLUTIONS, Op, OpKind
 from vramcast.forecast.forecast import conformal_quantile
+from vramcast.forecast.speed_artifact import FORMAT, MANIFEST, MODEL, QUANTILES
 from vramcast.forecast.speed_features import FACTS, TOKEN_WIDTH, TOKENS, describe_speed, with_shares
 from vramcast.forecast.step_parts import PARTS, weighted_seconds
-from vramcast.forecast.step_time import FORMAT, MANIFEST, MODEL, QUANTILES
 from vramcast.forecast.work import work_of
 from vramcast.hardware.peaks import PEAKS
 from vramcast.train.progress import Progress

@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from vramcast.forecast.model import ArtifactUnusable
+from vramcast.errors import ArtifactUnusable
+from vramcast.forecast.speed_artifact import load_speed_artifact, open_session
 from vramcast.forecast.speed_features import describe_speed
-from vramcast.forecast.step_time import StepTime, interpret, load_speed_artifact, open_session
+from vramcast.forecast.step_time import StepTime, interpret
 from vramcast.hardware.peaks import PEAKS
 from vramcast.train.progress import Progress
 from vramcast.train.speed_measures import measures

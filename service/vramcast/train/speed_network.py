@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from vramcast.forecast.description import OpKind
+from vramcast.forecast.speed_artifact import QUANTILES
 from vramcast.forecast.speed_features import FACTS, TOKEN_WIDTH
-from vramcast.forecast.step_time import QUANTILES
 from vramcast.train.network import CLIP, Encoder
 
 _MEDIAN = QUANTILES.index(0.5)
