@@ -16,6 +16,7 @@ import numpy as np
 from vramcast.hardware.vendors import SHARED_GPU
 from vramcast.names import NodeName, Product, Resource
 from vramcast.placement.gpus import NodeGpus, Pool
+from vramcast.placement.interference import Load
 from vramcast.placement.name_index import Ints, NameIndex, Records, Text
 from vramcast.placement.pool_table import MAX_MIB, Bools, PoolTable
 from vramcast.placement.promises import Promise
@@ -227,9 +228,11 @@ def _recount_shared(
     table.free_gpus[column] = free_gpus
     table.set_shared(column, free_mib, foreign, pressures)
     if table.limits or any(promise.load.most_slowdown < np.inf for promise in promises):
-        for index in range(pool.count):
-            here = [promise.load for promise in promises if index in _indices_on(pool, promise)]
-            table.set_tenants(index, column, here)
+        tenants: list[list[Load]] = [[] for _ in range(pool.count)]
+        for promise in promises:
+            for index in _indices_on(pool, promise):
+                tenants[index].append(promise.load)
+        table.set_tenants(column, tenants)
 
 
 def _recount_kubelet(
@@ -255,7 +258,7 @@ def _recount_kubelet(
     table.set_unmanaged(0, column, foreign)
     # Nothing tells which of them share a GPU, so a GPU has its part of them all.
     shared = [promise.load.divided(pool.count) for promise in mine] if pool.replicas > 1 else []
-    table.set_tenants(0, column, shared)
+    table.set_tenants(column, [shared])
     table.free_devices[column] = pool.count * pool.replicas - sum(promise.count for promise in mine)
     table.free_gpus[column] = max(0, int(table.free_devices[column])) / pool.replicas
     table.set_room(0, column, size_mib - taken - foreign - int(table.held[0, column]))

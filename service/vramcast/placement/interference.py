@@ -78,5 +78,5 @@ def tolerated(tenants: Sequence[Load]) -> float:
     limited = [load for load in tenants if load.most_slowdown < math.inf and load.pressure > 0]
     if not limited:
         return math.inf
-    total = sum(load.pressure for load in tenants)
+    total = sum([load.pressure for load in tenants])
     return min((load.most_slowdown - 1.0) / (SLOWDOWN * load.pressure) - (total - load.pressure) for load in limited)

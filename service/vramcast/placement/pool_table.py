@@ -10,7 +10,8 @@ slowdown is worth. That changes which GPU is chosen, and never whether one fits.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -151,8 +152,7 @@ class PoolTable:
         self._packed[:, column] = _ABSENT_MIB << _INDEX_BITS
         self.size[:, column] = _ABSENT_MIB
         self.largest[column], self._worth[column], self.per_mib[column] = _ABSENT_MIB, 0, 0
-        for gpu in range(self.width):
-            self.set_tenants(gpu, column, [])
+        self.set_tenants(column, [()] * self.width)
         for array in (self.held, self.unmanaged):
             array[:, column] = 0
         for flags in (self.offered, self.mixed, self.sliced):
@@ -209,14 +209,18 @@ class PoolTable:
         self.unmanaged_mib += used_mib - int(self.unmanaged[gpu, column])
         self.unmanaged[gpu, column] = used_mib
 
-    def set_tenants(self, gpu: int, column: int, tenants: Sequence[Load]) -> None:
-        if not tenants and not self._crowd[gpu, column] and self._tolerated[gpu, column] == np.inf:
+    def set_tenants(self, column: int, tenants: Sequence[Sequence[Load]]) -> None:
+        """The loads on each of a node's GPUs, where a limit of one of them counts or the kubelet picks."""
+        count = len(tenants)
+        units_before = self._crowd[:count, column].tolist()
+        limits_before = self._tolerated[:count, column].tolist()
+        if not any(tenants) and not any(units_before) and min(limits_before) == math.inf:
             return
-        units = _units(sum([load.pressure for load in tenants]))
-        limit = tolerated(tenants)
-        self._crowd_units += units - int(self._crowd[gpu, column])
-        self.limits += bool(limit < np.inf) - bool(self._tolerated[gpu, column] < np.inf)
-        self._crowd[gpu, column], self._tolerated[gpu, column] = units, limit
+        units = [_units(sum([load.pressure for load in loads])) for loads in tenants]
+        limits = [tolerated(loads) for loads in tenants]
+        self._crowd_units += sum(units) - sum(units_before)
+        self.limits += _limited(limits) - _limited(limits_before)
+        self._crowd[:count, column], self._tolerated[:count, column] = units, limits
 
     def pressures(self, gpus: Ints, columns: Ints) -> Floats:
         """The sum of the tenants' pressures on these GPUs."""
@@ -300,6 +304,10 @@ class PoolTable:
 
 def _units(pressure: float) -> int:
     return min(round(_PRESSURE_UNITS * pressure), _MOST_UNITS)
+
+
+def _limited(limits: Iterable[float]) -> int:
+    return sum([limit < math.inf for limit in limits])
 
 
 def _enough(fitting: Bools, count: int) -> Bools:
