@@ -10,7 +10,7 @@ import pytest
 from tests.outcomes.laws import LAWS, finish, runs
 
 from vramcast.forecast.forecast import UNADJUSTED, Adjustment, conformal_quantile, parse_adjustment
-from vramcast.outcomes.run_scores import OOM_EXCESS, score_outcome, upper_quantile
+from vramcast.outcomes.run_scores import OOM_EXCESS, score_outcome, upper_quantile, upper_quantiles
 from vramcast.task.run_status import Ending
 
 LAW = LAWS[1]
@@ -46,6 +46,17 @@ def test_censored_runs_raise_the_quantile_as_much_as_their_full_needs_would() ->
     needs, limits = rng.standard_normal(20_000), rng.standard_normal(20_000) + 1
     seen, censored = np.minimum(needs, limits), needs > limits
     assert upper_quantile(seen, censored, 0.05) == pytest.approx(1.645, abs=0.06)
+
+
+def test_rows_taken_together_have_the_quantiles_that_each_has_alone() -> None:
+    rng = np.random.default_rng(5)
+    values, censored, risks = rng.integers(0, 9, (4, 40)).astype(float), rng.random(40) < 0.3, [0.5, 0.2, 0.05, 0.01]
+    together = upper_quantiles(values, censored, risks)
+    assert together == [upper_quantile(row, censored, risk) for row, risk in zip(values, risks, strict=True)]
+
+
+def test_where_the_highest_runs_are_censored_the_quantile_is_the_largest_score() -> None:
+    assert upper_quantile(np.array([1.0, 3.0, 2.0, 4.0]), np.array([False, True, False, True]), 0.2) == 4.0
 
 
 def test_with_too_few_runs_the_quantile_is_the_largest_score() -> None:

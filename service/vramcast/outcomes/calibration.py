@@ -35,7 +35,7 @@ from vramcast.outcomes.run_scores import (
     margin_of,
     margin_width,
     score_outcome,
-    upper_quantile,
+    upper_quantiles,
     upper_rank,
 )
 from vramcast.task.run_status import Ending
@@ -189,7 +189,7 @@ def _quantiles(scored: Scored, risks: Sequence[float], aimed: Sequence[float], s
     order = excess.argsort(axis=1)
     below = excess[rows, order[:, -2]] if count > 1 else 0.0
     excess[rows, order[:, -1]] = np.minimum(excess[rows, order[:, -1]], below + step)
-    return [upper_quantile(values, scored.censored, risk) for values, risk in zip(excess, aimed, strict=True)]
+    return upper_quantiles(excess, scored.censored, aimed)
 
 
 def _rising(corrections: Sequence[float], margin: float) -> list[float]:

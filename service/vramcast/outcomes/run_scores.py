@@ -117,11 +117,19 @@ def upper_quantile(values: Floats, censored: NDArray[np.bool_], risk: float) -> 
     if not censored.any():
         rank = upper_rank(len(values), risk)
         return float(np.partition(values, rank)[rank])
-    order = np.lexsort((censored, values))
-    at_risk = len(values) + 1.0 - np.arange(len(values))
-    survival = np.cumprod(np.where(censored[order], 1.0, 1.0 - 1.0 / at_risk))
-    reached = np.flatnonzero(survival <= risk + 1e-9)
-    return float(values[order[reached[0]]] if len(reached) else values[order[-1]])
+    return upper_quantiles(values[np.newaxis, :], censored, [risk])[0]
+
+
+def upper_quantiles(values: Floats, censored: NDArray[np.bool_], risks: Sequence[float]) -> list[float]:
+    """The same of several rows at once, where some runs are censored. Shapes: values (risks, runs), censored (runs,)."""
+    count, rows = values.shape[1], np.arange(len(risks))
+    order = np.lexsort((np.broadcast_to(censored, values.shape), values))
+    at_risk = count + 1.0 - np.arange(count)
+    survival = np.where(censored[order], 1.0, 1.0 - 1.0 / at_risk).cumprod(axis=1)
+    reached = survival <= np.array(risks)[:, np.newaxis] + 1e-9
+    # It only falls, so where the last one has not reached the risk none has, and the largest value is the answer.
+    place = np.where(reached[:, -1], reached.argmax(axis=1), count - 1)
+    return list(map(float, values[rows, order[rows, place]]))
 
 
 def upper_rank(count: int, risk: float) -> int:
