@@ -121,7 +121,7 @@ def upper_quantile(values: Floats, censored: NDArray[np.bool_], risk: float) -> 
 
 
 def upper_quantiles(values: Floats, censored: NDArray[np.bool_], risks: Sequence[float]) -> list[float]:
-    """The same of several rows at once, where some runs are censored. Shapes: values (risks, runs), censored (runs,)."""
+    """The same of several rows at once, where some runs are censored. values: (risks, runs); censored: (runs,)"""
     count, rows = values.shape[1], np.arange(len(risks))
     order = np.lexsort((np.broadcast_to(censored, values.shape), values))
     at_risk = count + 1.0 - np.arange(count)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -19,7 +19,7 @@ from vramcast.placement.promises import Demand, Promise
 from vramcast.placement.reasons import Reason
 
 Reasons = npt.NDArray[np.uint8]
-_Array = TypeVar("_Array", npt.NDArray[np.int32], npt.NDArray[np.float32])
+_Number = TypeVar("_Number", np.int32, np.float32)
 MAX_SCORE = 10
 # A node with more GPUs free than this is as empty as one with so many.
 _MANY_GPUS = 8
@@ -92,29 +92,29 @@ def _explain(table: PoolTable, needs: Mibs, demand: Demand, counts: bool) -> Rea
 def _needs(board: Board, table: PoolTable, demand: Demand) -> Mibs:
     """The need on each node by its product, and on the empty last column. (nodes + 1,)"""
     nodes = board.width + 1
-    by_product = np.full(max(1, len(board.product_ids)), _NEVER_MIB if demand.needs_mib else 0, dtype=np.int32)
+    by_product = [_NEVER_MIB if demand.needs_mib else 0] * max(1, len(board.product_ids))
     for product, need_mib in demand.needs_mib.items():
         if product in board.product_ids:
             by_product[board.product_ids[product]] = min(need_mib, _NEVER_MIB)
-    needs = _by_node(by_product, table, nodes)
+    needs = _by_node(np.int32, by_product, table, nodes)
     if demand.ask.count > 1 and table.sliced.any():
         # All replicas of a pod may end on one GPU.
         sliced = table.sliced[:nodes]
         needs[sliced] = np.minimum(needs[sliced].astype(np.int64) * demand.ask.count, _NEVER_MIB)
-    return np.asarray(needs, dtype=np.int32)
+    return needs
 
 
 def _pressing(board: Board, table: PoolTable, demand: Demand) -> Pressing | None:
     """None: a demand that says nothing of its neighbours."""
     if not demand.loads:
         return None
-    by_product = np.zeros(max(1, len(board.product_ids)), dtype=np.float32)
+    by_product = [0.0] * max(1, len(board.product_ids))
     for product, load in demand.loads.items():
         if product in board.product_ids:
             by_product[board.product_ids[product]] = load.pressure
-    limit = min(load.most_slowdown for load in demand.loads.values())
-    ranking = board.ranking
-    return Pressing(_by_node(by_product, table, board.width + 1), limit, _weight(ranking), ranking.harmless_slowdown)
+    limit = min([load.most_slowdown for load in demand.loads.values()])
+    pressure = _by_node(np.float32, by_product, table, board.width + 1)
+    return Pressing(pressure, limit, _weight(board.ranking), board.ranking.harmless_slowdown)
 
 
 def _weight(ranking: Ranking) -> float:
@@ -123,12 +123,12 @@ def _weight(ranking: Ranking) -> float:
     return ranking.slowdown_weight / max(empty, _LEAST_EMPTY)
 
 
-def _by_node(by_product: _Array, table: PoolTable, nodes: int) -> _Array:
+def _by_node(kind: type[_Number], by_product: Sequence[float], table: PoolTable, nodes: int) -> npt.NDArray[_Number]:
     """Of each node's product. A user's own number is the same on all of them, and then looking it up is a waste."""
     first = by_product[0]
-    if len(by_product) == 1 or (by_product == first).all():
-        return np.full(nodes, first, dtype=by_product.dtype)
-    return by_product.take(table.product_ids[:nodes])
+    if all(value == first for value in by_product):
+        return np.full(nodes, first, dtype=kind)
+    return np.array(by_product, dtype=kind).take(table.product_ids[:nodes])
 
 
 @dataclass(frozen=True, slots=True)

@@ -95,7 +95,7 @@ class Sweep:
 
     def weighed_mib(self, columns: Ints | None = None) -> Packed:
         """The same plus its penalty; of every node if no columns are named. (columns,)"""
-        last = self.chosen[-1] if columns is None else self.chosen[-1][columns]
+        last = self.chosen[-1] if columns is None else self.chosen[-1].take(columns)
         return np.asarray(last >> _INDEX_BITS, dtype=np.uint32)
 
 
@@ -110,6 +110,7 @@ class PoolTable:
         # The tenants' pressures, in whole units, and the pressure that each of them tolerates from a newcomer.
         self._crowd: Packed = np.zeros((width, _FIRST_CAPACITY), dtype=np.uint32)
         self._tolerated: Floats = np.full((width, _FIRST_CAPACITY), np.inf, dtype=np.float32)
+        self._ceiling: Packed = np.full(_FIRST_CAPACITY, _NEGATIVE)  # a row of one number, with which numpy is slow
         self.offered = np.zeros(_FIRST_CAPACITY, dtype=np.bool_)  # (nodes,)
         self.mixed = np.zeros(_FIRST_CAPACITY, dtype=np.bool_)  # (nodes,)
         self.sliced = np.zeros(_FIRST_CAPACITY, dtype=np.bool_)  # (nodes,)
@@ -138,7 +139,7 @@ class PoolTable:
             return
         width, nodes = max(width, old_width), old_nodes if nodes < old_nodes else max(nodes + 1, 2 * old_nodes)
         fills = {"_packed": _ABSENT_MIB << _INDEX_BITS, "size": _ABSENT_MIB, "largest": _ABSENT_MIB,
-                 "_tolerated": np.inf}  # fmt: skip
+                 "_tolerated": np.inf, "_ceiling": _NEGATIVE}  # fmt: skip
         arrays = [(name, value) for name, value in vars(self).items() if isinstance(value, np.ndarray)]
         for name, old in arrays:
             shape = (width, nodes) if old.ndim == 2 else (nodes,)
@@ -235,8 +236,8 @@ class PoolTable:
             # Where no GPU has room, none has to be chosen.
             if self._crowd_units and pressing.weight and spare.min() < _NEGATIVE:
                 penalty = self._penalty(pressing)
-                # So that what does not fit cannot wrap around. A row, because numpy is slow with one number here.
-                np.minimum(spare, np.full(nodes, _NEGATIVE), out=spare)
+                # So that what does not fit cannot wrap around.
+                np.minimum(spare, self._ceiling[:nodes], out=spare)
                 spare += penalty.raised
             if self.limits or pressing.limited:
                 spare[self._too_slow(pressing)] = _NEVER
