@@ -10,7 +10,18 @@ import pytest
 from bench.cluster.__main__ import LOADS, Row
 from bench.cluster.jobs import Job, Kind, Measured, Trace, draw_jobs, read_measured, read_trace, with_kinds
 from bench.cluster.policies import GPU_MIB, Policy, gpumemnet, human, oracle, ours, policies, whole
-from bench.cluster.report import CHOOSING, CURVE_POLICIES, VARIED, VARIED_ORACLE, Curve, Table, choice, page
+from bench.cluster.report import (
+    CHOOSING,
+    CURVE_POLICIES,
+    VARIED,
+    VARIED_ORACLE,
+    WHOLE,
+    Curve,
+    Table,
+    by_rule,
+    choice,
+    page,
+)
 from bench.cluster.simulate import PEAK_SECONDS, TEAMS, Simulation, Tally
 
 from vramcast.forecast.forecaster import PhysicsForecaster
@@ -165,3 +176,22 @@ def test_a_guess_is_compared_where_jobs_are_as_fast_as_with_it() -> None:
 
 def test_the_default_is_chosen_by_what_it_saves_and_costs_on_other_jobs() -> None:
     assert "| 2 | -40.0 %, +50.0 ± 0.0 % | -40.0 %, +50.0 ± 0.0 % |" in choice(Curve(varied(CHOOSING)))
+
+
+@pytest.mark.parametrize(("hours", "chosen"), [((0.9, 0.95), 2.0), ((0.9, 1.05), 1.0), ((1.01, 1.2), None)])
+def test_the_rule_takes_the_value_that_saves_most_while_jobs_end_no_later(
+    hours: tuple[float, float], chosen: float | None
+) -> None:
+    rows = [row(mix, WHOLE, CHOOSING) for mix in ("gavel", "lucid")]
+    rows += [row(mix, VARIED, CHOOSING, limit, 100 - 20 * limit, time) for mix in ("gavel", "lucid")
+             for limit, time in zip((1.0, 2.0), hours, strict=True)]  # fmt: skip
+    assert by_rule(Curve(rows)) == chosen
+
+
+def test_the_rule_leaves_a_margin_of_a_standard_error() -> None:
+    """1 % sooner on average, and once 5 % later."""
+    times = (0.97, 0.95, 1.05)
+    rows = [row(mix, WHOLE, CHOOSING + seed) for mix in ("gavel", "lucid") for seed in range(3)]
+    rows += [row(mix, VARIED, CHOOSING + seed, 1.5, hours=time) for mix in ("gavel", "lucid")
+             for seed, time in enumerate(times)]  # fmt: skip
+    assert by_rule(Curve(rows)) is None
