@@ -58,6 +58,13 @@ def test_more_slowdown_is_never_worth_more(packing: float, one: float, other: fl
     assert node_worth(packing, less, weight) >= node_worth(packing, more, weight)
 
 
+@given(_SHARES, st.floats(1.0, 3.0, width=32), _WEIGHTS)
+def test_a_worth_is_what_the_api_says_of_its_terms(packing: float, slowdown: float, weight: float) -> None:
+    above = max(0.0, slowdown - 1.2)
+    told = (1 - weight) * packing + weight * (1 - 2 * above)  # both packings are the same here
+    np.testing.assert_allclose(node_worth(packing, slowdown, weight), max(0.0, told), atol=1e-5)
+
+
 def test_a_perfect_fit_on_an_empty_gpu_is_worth_most() -> None:
     assert node_worth(1.0, 1.0) == 1
 

@@ -238,7 +238,7 @@ class ExplainedGpu(Answer):
 
 
 class ScoreTerms(Answer):
-    """The worth is (1 - slowdown_weight) x p + slowdown_weight x max(0, 1 - 2 x above).
+    """The worth is (1 - slowdown_weight) x p + slowdown_weight x (1 - 2 x above), and at least 0.
 
     above is max(0, slowdown - harmless_slowdown).
 
