@@ -8,6 +8,7 @@ DIR has clusters/ (gavel_jobs.csv, lucid_alone.csv, lucid_pairs.csv) and extra/g
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import time
 from collections.abc import Iterator
@@ -133,6 +134,7 @@ def main() -> None:
     trace = read_trace(arguments.data / "clusters", arguments.data / "extra/gavel_colocation.csv", measured.kinds)
     base = choose_forecaster(BUILTIN, 0.05, physics_if_unusable=False)
     setup = Setup(measured, trace, base, arguments.jobs, arguments.gpus)
+    gc.freeze()  # as the service does once it has started
     rows = []
     for row in chain(compare(setup, arguments.seeds), vary(setup, arguments.seeds)):
         print(json.dumps(asdict(row)), flush=True)

@@ -8,6 +8,7 @@ Column -1 means an unknown node. It selects the last column, which belongs to no
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -16,7 +17,7 @@ import numpy as np
 from vramcast.hardware.vendors import SHARED_GPU
 from vramcast.names import NodeName, Product, Resource
 from vramcast.placement.gpus import NodeGpus, Pool
-from vramcast.placement.interference import Load
+from vramcast.placement.interference import Load, tolerated
 from vramcast.placement.name_index import Ints, NameIndex, Records, Text
 from vramcast.placement.pool_table import MAX_MIB, Bools, PoolTable
 from vramcast.placement.promises import Promise
@@ -213,6 +214,8 @@ def _recount_shared(
     table: PoolTable, pool: Pool, column: int, promises: Sequence[Promise], unmanaged: Sequence[int]
 ) -> None:
     free_mib, pressures = list(pool.memory_mib), [0.0] * pool.count
+    limited = table.limits > 0 or any(promise.load.most_slowdown < math.inf for promise in promises)
+    tenants: list[list[Load]] = [[] for _ in range(pool.count)] if limited else []
     foreign = [*unmanaged[: pool.count], *[0] * (pool.count - len(unmanaged))] if unmanaged else [0] * pool.count
     for index, used_mib in enumerate(unmanaged[: pool.count]):
         free_mib[index] -= used_mib
@@ -221,18 +224,16 @@ def _recount_shared(
         for index in _indices_on(pool, promise):
             free_mib[index] -= need_mib
             pressures[index] += pressure
+            if limited:
+                tenants[index].append(promise.load)
     free_gpus = 0.0
     for free, size in zip(free_mib, pool.memory_mib, strict=True):
         if free > 0:
             free_gpus += free / size
     table.free_gpus[column] = free_gpus
     table.set_shared(column, free_mib, foreign, pressures)
-    if table.limits or any(promise.load.most_slowdown < np.inf for promise in promises):
-        tenants: list[list[Load]] = [[] for _ in range(pool.count)]
-        for promise in promises:
-            for index in _indices_on(pool, promise):
-                tenants[index].append(promise.load)
-        table.set_tenants(column, tenants)
+    if limited:
+        table.set_tolerated(column, [tolerated(loads) for loads in tenants])
 
 
 def _recount_kubelet(
@@ -256,9 +257,9 @@ def _recount_kubelet(
         # Worst case: the largest tenants all share the GPU that the next pod gets.
         taken = sum(needs[: pool.replicas - 1])
     table.set_unmanaged(0, column, foreign)
-    # Nothing tells which of them share a GPU, so a GPU has its part of them all.
-    shared = [promise.load.divided(pool.count) for promise in mine] if pool.replicas > 1 else []
-    table.set_tenants(column, [shared])
+    # Nothing tells which of them share a GPU, so a GPU has its part of them all, and no limit can be kept.
+    shared = [promise.load.pressure / pool.count for promise in mine] if pool.replicas > 1 else []
+    table.set_crowd(column, [sum(shared)])
     table.free_devices[column] = pool.count * pool.replicas - sum(promise.count for promise in mine)
     table.free_gpus[column] = max(0, int(table.free_devices[column])) / pool.replicas
     table.set_room(0, column, size_mib - taken - foreign - int(table.held[0, column]))

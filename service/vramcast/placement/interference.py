@@ -43,10 +43,6 @@ class Load:
         intensity = self.pressure / self.busy if self.busy > 0 else 1.0
         return Load(busy, min(1.0, busy * intensity), self.most_slowdown)
 
-    def divided(self, gpus: int) -> Load:
-        """Its part of one of so many GPUs, where nothing tells which one it is on. Such a limit cannot be kept."""
-        return Load(self.busy / gpus, self.pressure / gpus)
-
 
 IDLE = Load()
 

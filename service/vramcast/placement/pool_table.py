@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from vramcast.hardware.vendors import MAX_GPUS
-from vramcast.placement.interference import SLOWDOWN, Load, tolerated
+from vramcast.placement.interference import SLOWDOWN
 from vramcast.placement.name_index import Ints
 
 Mibs = npt.NDArray[np.int32]  # 32 bits wide, because these arrays are swept on every call
@@ -153,7 +153,8 @@ class PoolTable:
         self._packed[:, column] = _ABSENT_MIB << _INDEX_BITS
         self.size[:, column] = _ABSENT_MIB
         self.largest[column], self._worth[column], self.per_mib[column] = _ABSENT_MIB, 0, 0
-        self.set_tenants(column, [()] * self.width)
+        self.set_crowd(column, [0.0] * self.width)
+        self.set_tolerated(column, [math.inf] * self.width)
         for array in (self.held, self.unmanaged):
             array[:, column] = 0
         for flags in (self.offered, self.mixed, self.sliced):
@@ -189,9 +190,7 @@ class PoolTable:
         if (self.unmanaged_mib or any(unmanaged_mib)) and self.unmanaged[:count, column].tolist() != unmanaged_mib:
             for gpu, used_mib in enumerate(unmanaged_mib):
                 self.set_unmanaged(gpu, column, used_mib)
-        units = [_units(pressure) if pressure else 0 for pressure in pressures]
-        self._crowd_units += sum(units) - sum(self._crowd[:count, column].tolist())
-        self._crowd[:count, column] = units
+        self.set_crowd(column, pressures)
         rooms_mib = free_mib
         if self.held_mib:
             rooms_mib = [free - held for free, held in zip(free_mib, self.held[:count, column].tolist(), strict=True)]
@@ -210,18 +209,18 @@ class PoolTable:
         self.unmanaged_mib += used_mib - int(self.unmanaged[gpu, column])
         self.unmanaged[gpu, column] = used_mib
 
-    def set_tenants(self, column: int, tenants: Sequence[Sequence[Load]]) -> None:
-        """The loads on each of a node's GPUs, where a limit of one of them counts or the kubelet picks."""
-        count = len(tenants)
-        units_before = self._crowd[:count, column].tolist()
-        limits_before = self._tolerated[:count, column].tolist()
-        if not any(tenants) and not any(units_before) and min(limits_before) == math.inf:
-            return
-        units = [_units(sum([load.pressure for load in loads])) for loads in tenants]
-        limits = [tolerated(loads) for loads in tenants]
-        self._crowd_units += sum(units) - sum(units_before)
-        self.limits += _limited(limits) - _limited(limits_before)
-        self._crowd[:count, column], self._tolerated[:count, column] = units, limits
+    def set_crowd(self, column: int, pressures: Sequence[float]) -> None:
+        """The sum of the tenants' pressures on each GPU of a node."""
+        units = [_units(pressure) if pressure else 0 for pressure in pressures]
+        if self._crowd_units or any(units):
+            self._crowd_units += sum(units) - sum(self._crowd[: len(units), column].tolist())
+            self._crowd[: len(units), column] = units
+
+    def set_tolerated(self, column: int, pressures: Sequence[float]) -> None:
+        """The pressure that the tenants of each GPU of a node accept from a newcomer."""
+        before = self._tolerated[: len(pressures), column].tolist()
+        self.limits += _limited(pressures) - _limited(before)
+        self._tolerated[: len(pressures), column] = pressures
 
     def pressures(self, gpus: Ints, columns: Ints) -> Floats:
         """The sum of the tenants' pressures on these GPUs."""
@@ -307,8 +306,8 @@ def _units(pressure: float) -> int:
     return min(round(_PRESSURE_UNITS * pressure), _MOST_UNITS)
 
 
-def _limited(limits: Iterable[float]) -> int:
-    return sum([limit < math.inf for limit in limits])
+def _limited(tolerated: Iterable[float]) -> int:
+    return sum([pressure < math.inf for pressure in tolerated])
 
 
 def _enough(fitting: Bools, count: int) -> Bools:
