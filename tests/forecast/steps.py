@@ -29,7 +29,7 @@ class Model:
     steps: int = 2
 
 
-class _Step:
+class Steps:
     def __init__(self, model: Model) -> None:
         self.model, self.write = model, TapeWriter()
         self.gradients: list[int] = []
@@ -70,6 +70,10 @@ class _Step:
         self._backward(hidden, inner)
         write.mark(Moment.UPDATE)
 
+    def ended(self) -> Tape:
+        self.write.mark(Moment.END)
+        return self.write.tape()
+
     def _backward(self, hidden: list[int], inner: dict[int, int]) -> None:
         write, model = self.write, self.model
         self.gradients.append(write.make(model.root_bytes, Role.GRADIENT, 0))
@@ -96,12 +100,11 @@ class _Step:
 
 
 def recorded(model: Model) -> Tape:
-    steps = _Step(model)
+    steps = Steps(model)
     steps.load()
     for _ in range(model.steps):
         steps.step()
-    steps.write.mark(Moment.END)
-    return steps.write.tape()
+    return steps.ended()
 
 
 def live_bytes(tape: Tape) -> NDArray[np.int64]:

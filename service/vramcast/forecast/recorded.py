@@ -3,7 +3,6 @@ replayed on the allocator."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -11,7 +10,8 @@ from vramcast.errors import FieldError, InvalidInput, InvalidTask
 from vramcast.forecast.accumulation import accumulated
 from vramcast.forecast.counters import CounterForecast
 from vramcast.forecast.forecast import Forecast, Source
-from vramcast.forecast.latents import counted
+from vramcast.forecast.lengths import drawn
+from vramcast.forecast.many_batches import ManyBatches, between, many_batches
 from vramcast.forecast.older import Older, older_libraries
 from vramcast.forecast.peak_parts import peak_parts
 from vramcast.forecast.peaks import AllocatorSettings, Peaks, peaks
@@ -19,9 +19,10 @@ from vramcast.forecast.physics import context_part
 from vramcast.forecast.prepared import Prepared, prepared
 from vramcast.forecast.rank_view import Plan, Scheme
 from vramcast.forecast.recorded_bounds import UNCALIBRATED, Figure, RecordedCalibration
+from vramcast.forecast.recorded_task import assumptions_of, optimizer_of, refuse_contradictions, sizes_of
 from vramcast.forecast.recording import ADAPTERS, NARROW, Recording
 from vramcast.forecast.recordings import builtin_recordings
-from vramcast.forecast.run_kind import LOOP, run_kind
+from vramcast.forecast.run_kind import run_kind
 from vramcast.forecast.sharding import shard
 from vramcast.forecast.sizes import Point, Variable
 from vramcast.forecast.storage import MARK, decode
@@ -31,21 +32,13 @@ from vramcast.hardware.products import memory_mib, reserve_mib
 from vramcast.names import Product
 from vramcast.task.framework import FSDP, runs_with
 from vramcast.task.quantity import MIB
-from vramcast.task.task import FIELD_NAMES, Task
-from vramcast.task.vocabulary import KEYS, PREFIX, Allocator, Kind, Offload, Optimizer, Precision
+from vramcast.task.task import Task
+from vramcast.task.vocabulary import PREFIX, Allocator, Length, Offload, Optimizer, Precision
 
 VERSION = "recording-2"
 _CAST = frozenset({Precision.FP16, Precision.BF16})
 _SCHEMES = {1: Scheme.ZERO_1, 2: Scheme.ZERO_2, 3: Scheme.ZERO_3}
 _FSDP_SCHEMES = {2: Scheme.FSDP_GRADIENTS, 3: Scheme.FSDP}
-# Settings that a recording was made with, as its `info` and the annotations name them.
-_RECORDED = ("precision", "gradient-checkpointing", "attention", "kernels", "lora-targets", "quantization", "upcast",
-             "task", "optimizer", "gradient-accumulation")  # fmt: skip
-# A loop decides these too, whether or not its recording says how.
-_DECIDED_BY_LOOPS = (*_RECORDED, "zero-stage", "master-weights", "offload", "framework")
-ANNOTATIONS = {Variable.BATCH: "batch-size", Variable.LENGTH: "sequence-length", Variable.SIDE: "input-size",
-                Variable.RANK: "lora-rank"}  # fmt: skip
-_NOT_SAID = "None"
 
 
 def is_recording(profile: str | None) -> bool:
@@ -72,6 +65,7 @@ def clear_caches() -> None:
     """For benchmarks that measure an uncached forecast."""
     clear_measured()
     _prepared.cache_clear()
+    _batches.cache_clear()
 
 
 def clear_measured() -> None:
@@ -106,7 +100,7 @@ def forecast_recording(
         source=Source.RECORDING,
         model_version=VERSION,
         parts=(*peak_parts(found, run.point(recording), run.optimizer), context),
-        assumptions=(*_assumptions(recording, task), *notes),
+        assumptions=(*assumptions_of(recording, task), *notes),
         family=recording.info.get("family", ""),
         allocated=CounterForecast(found.active_bytes, bounds.bound_bytes(Figure.TENSORS, found.active_bytes, risk)),
         reserved=CounterForecast(median - context.size_bytes, bound - context.size_bytes),
@@ -144,6 +138,7 @@ class _Run:
     allocator: Allocator
     fsdp: bool  # else stages are DeepSpeed's
     older: Older | None
+    varies: bool  # samples differ in length, up to this one
 
     @property
     def shards(self) -> bool:
@@ -161,19 +156,20 @@ class _Run:
 
 
 def _run(recording: Recording, key: str, task: Task) -> _Run:
-    _refuse_contradictions(recording, task)
+    refuse_contradictions(recording, task)
     cast = recording.info.get("precision", task.precision) in _CAST
     # Only FSDP has no masters.
     fsdp = runs_with(task.framework, FSDP) or not task.master_weights
-    return _Run(key, *_values(recording, task), cast, _optimizer(recording, task), task.gradient_accumulation,
+    return _Run(key, *sizes_of(recording, task), cast, optimizer_of(recording, task), task.gradient_accumulation,
                 task.zero_stage, task.data_parallel_size, task.master_weights, task.offload,
-                task.allocator, fsdp, older_libraries(recording, task))  # fmt: skip
+                task.allocator, fsdp, older_libraries(recording, task),
+                task.length is not Length.FIXED and not recording.counts_latents)  # fmt: skip
 
 
 @lru_cache(maxsize=512)
 def _measured(run: _Run, capacity_bytes: int | None) -> tuple[Peaks, tuple[str, ...]]:
     try:
-        tape, notes = _steps(run)
+        tape, notes = _many_lengths(run) if run.varies else _steps(run)
         expandable = run.allocator is Allocator.EXPANDABLE_SEGMENTS
         return peaks(tape, AllocatorSettings(capacity_bytes, expandable)), notes
     except InvalidInput as error:
@@ -207,11 +203,40 @@ def _steps(run: _Run) -> tuple[Tape, tuple[str, ...]]:
         notes = (*notes, f"sharding as {run.scheme} does it, seen from one of {run.ranks} GPUs")
     notes += run.older.notes if run.older else ()
     # What older versions did otherwise is found by its sizes, which a prepared tape has no more.
-    varied = replace(run, batch=0, length=None, side=None, allocator=Allocator.DEFAULT)
-    ready = None if run.older else _prepared(varied, number)
+    ready = None if run.older else _prepared(_varied(run), number)
     if ready is not None:
         return ready.tape(point), notes
     return _rewritten(recording.pieces[number].tape(point), run, recording), notes
+
+
+def _many_lengths(run: _Run) -> tuple[Tape, tuple[str, ...]]:
+    """Batches of many lengths; those of the longest alone where steps do not repeat."""
+    recording = load_recording(run.key)
+    tape, notes = _steps(run)
+    if run.length is None or Variable.LENGTH not in recording.variables:
+        return tape, notes
+    point = run.point(recording)
+    number, _ = recording.piece_at(point)
+    shortest = recording.pieces[number].spans[Variable.LENGTH].low
+    lengths = [max(shortest, length) for length in drawn(run.length)]
+    varied = _varied(run)
+    ready = None if run.older else _prepared(varied, number)
+    try:
+        if ready is not None:
+            many = _batches(varied, number, len(lengths))
+            mixed = many.tape(lengths, lambda length: ready.tape({**point, Variable.LENGTH: length}).sizes)
+        else:
+            others = [replace(run, length=run.length * part // 4) for part in (3, 2)]
+            known = {run.length: tape} | {other.length or 0: _steps(other)[0] for other in others}
+            mixed = many_batches(tape, len(lengths)).tape(lengths, between(known))
+    except InvalidInput:
+        return tape, notes
+    return mixed, (*notes, f"batches of many lengths up to {run.length} tokens, whose blocks do not fit each other")
+
+
+def _varied(run: _Run) -> _Run:
+    """The same for all runs that one prepared tape answers."""
+    return replace(run, batch=0, length=None, side=None, allocator=Allocator.DEFAULT, varies=False)
 
 
 # One of an 8B model takes half a megabyte. A sweep needs one or two, a cluster's jobs a few.
@@ -224,6 +249,16 @@ def _prepared(run: _Run, number: int) -> Prepared | None:
     if Variable.RANK in anywhere:
         anywhere = {**anywhere, Variable.RANK: run.rank or 0}
     return prepared(piece, anywhere, lambda tape: _rewritten(tape, run, recording))
+
+
+# A few times as large as the prepared tape that it repeats.
+@lru_cache(maxsize=4)
+def _batches(run: _Run, number: int, count: int) -> ManyBatches:
+    """Of a prepared tape. Raises InvalidInput."""
+    ready = _prepared(run, number)
+    if ready is None:
+        raise InvalidInput("the tape was not prepared")
+    return many_batches(ready.template, count)
 
 
 def _rewritten(tape: Tape, run: _Run, recording: Recording) -> Tape:
@@ -250,135 +285,3 @@ def _rewritten(tape: Tape, run: _Run, recording: Recording) -> Tape:
 def _room_bytes(product: Product, context_bytes: int) -> int | None:
     memory = memory_mib(product)
     return None if memory is None else max(0, (memory - reserve_mib(product)) * MIB - context_bytes)
-
-
-# ---------------------------------------------------------------------- the task against the recording
-
-
-def _values(recording: Recording, task: Task) -> tuple[int, int | None, int | None, int | None]:
-    """Batch, length, side and rank; what the task does not say is as it was recorded."""
-    given = {Variable.BATCH: _batch(recording, task), Variable.LENGTH: _length(recording, task),
-             Variable.SIDE: _side(recording, task), Variable.RANK: task.lora_rank}  # fmt: skip
-    for variable, said in given.items():
-        if variable in recording.variables:
-            given[variable] = _inside(recording, variable, _usual(recording, variable) if said is None else said)
-        elif said is not None:
-            _check_fixed(recording, variable, said)
-    batch = given[Variable.BATCH]
-    return batch or task.batch_size, given[Variable.LENGTH], given[Variable.SIDE], given[Variable.RANK]
-
-
-def _batch(recording: Recording, task: Task) -> int | None:
-    """None if nobody said one and the recording knows it."""
-    knows = Variable.BATCH not in recording.variables or _usual(recording, Variable.BATCH) is not None
-    return None if knows and _is_assumed(task, ANNOTATIONS[Variable.BATCH]) else task.batch_size
-
-
-def _check_fixed(recording: Recording, variable: Variable, said: int) -> None:
-    usual = _usual(recording, variable)
-    if said == usual:
-        return
-    if usual is not None:
-        why = f"was recorded with {usual} only"
-    elif LOOP in recording.info:
-        why = f"is a recording of {recording.info[LOOP]}, which does not vary it: leave it out"
-    else:
-        why = "does not depend on it: leave it out"
-    _refuse(variable, said, f"the profile {why}")
-
-
-def _usual(recording: Recording, variable: Variable) -> int | None:
-    """The value that the recorded job had."""
-    text = recording.info.get(ANNOTATIONS[variable], "").rpartition("x")[2]
-    return int(text) if text.isdecimal() and len(text) < 10 else None
-
-
-def _inside(recording: Recording, variable: Variable, value: int | None) -> int:
-    if value is None:
-        _refuse(variable, "", "the profile depends on it: say what the job uses")
-    low, high = recording.limits(variable)
-    if not low <= (value or 0) <= high:
-        _refuse(variable, value, f"the profile was recorded for {low} to {high}")
-    return value or 0
-
-
-def _length(recording: Recording, task: Task) -> int | None:
-    """Tokens; for a denoiser the latents, rounded up to what it can be given."""
-    if not recording.counts_latents or task.input_size is None:
-        return task.sequence_length
-    step = min(piece.spans[Variable.LENGTH].step for piece in recording.pieces)
-    return -(-counted(task.input_size) // step) * step
-
-
-def _side(recording: Recording, task: Task) -> int | None:
-    if task.input_size is None or recording.counts_latents:
-        return None
-    if Variable.SIDE in recording.variables and len(set(task.input_size[-2:])) > 1:
-        _refuse(Variable.SIDE, "x".join(map(str, task.input_size)), "the profile was recorded for square images")
-    return task.input_size[-1]
-
-
-def _refuse(variable: Variable, value: object, expected: str) -> None:
-    advice = f"{expected}; or record it again with `vramcast profile`"
-    raise InvalidTask([FieldError(PREFIX + ANNOTATIONS[variable], str(value), advice)])
-
-
-def _said(task: Task, name: str) -> str:
-    value = getattr(task, FIELD_NAMES.get(name, name.replace("-", "_")))
-    if value is Kind.FINE_TUNING:
-        return Kind.TRAINING  # they run the same steps
-    return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _refuse_contradictions(recording: Recording, task: Task) -> None:
-    names = _DECIDED_BY_LOOPS if LOOP in recording.info else _RECORDED
-    errors = [
-        FieldError(PREFIX + name, said, f"the profile {why}: leave it out")
-        for name in names
-        if (why := _contradiction(recording, name, said := _said(task, name))) and _was_said(task, name)
-    ]
-    if errors:
-        raise InvalidTask(errors)
-
-
-def _contradiction(recording: Recording, name: str, said: str) -> str:
-    recorded = recording.info.get(name)
-    if recorded is not None:
-        return f"was recorded with {recorded}" if said != recorded else ""
-    return f"is a recording of {recording.info[LOOP]}, which decides it" if LOOP in recording.info else ""
-
-
-def _was_said(task: Task, name: str) -> bool:
-    """False for a default that nobody said, or that nobody may have said."""
-    key, said = KEYS[name], _said(task, name)
-    if name == "lora-targets" and task.lora_rank is None:
-        return False
-    if said in {key.default, _NOT_SAID}:
-        return key.told and not _is_assumed(task, name)
-    return True
-
-
-def _is_assumed(task: Task, name: str) -> bool:
-    return f"{name} {_said(task, name)}" in task.assumptions
-
-
-def _optimizer(recording: Recording, task: Task) -> Optimizer | None:
-    return None if "optimizer" in recording.info else task.optimizer
-
-
-def _assumptions(recording: Recording, task: Task) -> Iterator[str]:
-    """The task's, less those that the recording knows; and what was taken from the recording."""
-    loop = LOOP in recording.info
-    names = _DECIDED_BY_LOOPS if loop else [name for name in _RECORDED if name in recording.info]
-    batch = _batch(recording, task)
-    known = tuple(f"{name} " for name in (*names, *([ANNOTATIONS[Variable.BATCH]] if batch is None else [])))
-    yield from (note for note in task.assumptions if not note.startswith(known))
-    if recording.info.get(ADAPTERS) == NARROW:
-        yield "adapters in 16 bits and steps under autocast, as diffusers' scripts train them"
-    if loop:
-        yield f"the steps of {recording.info[LOOP]}, as recorded"
-    said = {Variable.BATCH: batch, Variable.LENGTH: _length(recording, task), Variable.SIDE: task.input_size,
-            Variable.RANK: task.lora_rank}  # fmt: skip
-    for variable, value in said.items():
-        if variable in recording.variables and value is None:
-            yield f"{ANNOTATIONS[variable]} {_usual(recording, variable)}, as recorded"

@@ -11,7 +11,7 @@ from typing import Any
 from torch import nn
 
 from vramcast.errors import InvalidInput
-from vramcast.forecast.recorded import ANNOTATIONS
+from vramcast.forecast.recorded_task import ANNOTATIONS
 from vramcast.forecast.recording import Piece, Recording, Span
 from vramcast.forecast.sizes import Point, Variable
 from vramcast.forecast.storage import MOST_EVENTS
