@@ -34,7 +34,8 @@ def _ms_swift(path: Path) -> Iterator[Row]:
     for table, model, value, *others in _cells(path, at_least=4):
         if "Model" in model or table == "md-table":
             continue
-        row = {**_TUNED, **_named(model), "lora_rank": "8", "lora_targets": "q k v o", "mem_kind": "device memory"}
+        row = {**_TUNED, **_named(model), "lora_rank": "8", "lora_targets": "q k v o",
+               "mem_kind": "torch max_memory_reserved"}  # fmt: skip
         row |= {"seq_len": "2048 cap", "mem_gib": others[-1]}
         if table in ("LoRA", "Full"):
             row |= {"seq_len": f"{value} cap", "method": table.lower()}

@@ -22,7 +22,7 @@ from vramcast.forecast.counters import Counter
 from vramcast.hardware.products import memory_mib
 from vramcast.names import Product
 from vramcast.task.task import Task, parse_task
-from vramcast.task.vocabulary import PREFIX
+from vramcast.task.vocabulary import PREFIX, Length
 from vramcast.train.runs import extra, trainers, words, zoo
 from vramcast.train.runs.counters import counter
 from vramcast.train.runs.words import LeftOut
@@ -137,7 +137,7 @@ def _run(source: str, row: Row) -> MeasuredRun:
         raise LeftOut("memory of the GPU not known")
     return MeasuredRun(
         source, name, task, product, ending, figures, primary, int(_whole(row["fail_batch"]) or 0),
-        method=_method(row), gpus=int(_whole(row["n_gpus"]) or 1), varies=_varies(row),
+        method=_method(row), gpus=int(_whole(row["n_gpus"]) or 1), varies=task.length is not Length.FIXED,
         evaluate_only=any(word in row["licence"].lower() for word in _EVALUATE_ONLY),
     )  # fmt: skip
 
