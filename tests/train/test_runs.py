@@ -21,7 +21,7 @@ COLUMNS = (
     "source", "licence", "model", "model_ref", "gpu", "n_gpus", "batch_per_gpu", "grad_accum", "seq_len", "image_size",
     "precision", "optimizer", "method", "lora_rank", "lora_targets", "quant", "checkpointing", "attention",
     "parallelism", "zero_stage", "framework", "kernels", "mem_gib", "mem_kind", "mem_gib_2", "mem_kind_2", "outcome",
-    "trust", "note", "fail_batch",
+    "trust", "note", "fail_batch", "task", "mem_raw", "mem_unit",
 )  # fmt: skip
 LORA = {
     "licence": "Apache-2.0", "model": "Llama-3.1-8B", "model_ref": "meta-llama/Llama-3.1-8B",
@@ -71,6 +71,12 @@ def test_repeats_are_one_run_with_the_median_of_each_figure(tmp_path: Path) -> N
         ({"lora_rank": "64 (script; not stated)"}, "rank not stated"),
         ({"lora_rank": "high"}, "a rank that is no number"),
         ({"mem_gib": "0.001"}, "an impossible figure"),
+        ({"mem_gib": "-3"}, "an impossible figure"),
+        ({"mem_gib": "nan"}, "an impossible figure"),
+        ({"mem_gib": "24576"}, "an impossible figure"),  # in MiB
+        ({"mem_gib": "81.5"}, "more than the GPU has"),
+        ({"mem_raw": "24576", "mem_unit": "GB"}, "mixed units"),
+        ({"mem_raw": "24.0", "mem_unit": "MiB"}, "mixed units"),
         ({"mem_gib": "much"}, "a figure that is no number"),
         ({"mem_gib": "12"}, "tensors that take more than the device shows"),
         ({"mem_kind": "not stated", "mem_kind_2": ""}, "counter not stated, or not of the training run"),
@@ -272,6 +278,32 @@ def test_slices_have_every_counter_and_what_was_left_out(tmp_path: Path) -> None
         assert set(figures["coverage"]) == set(figures["over_reservation"]) == {"0.1", "0.05", "0.01"}
         assert 0 <= figures["median_error"] < 1
     assert report["left_out"] == {"table": {"method ia3": 1}}
+
+
+@pytest.mark.parametrize(("raw", "unit"), [
+    ("24576", "MiB"), ("25.8", "GB"), ("24", "GB (rounded)"), ("25769803776", "bytes"), ("", "MiB"),
+    ("1.02 / 24.0", "GiB"), ("7", ""), ("7", "percent"),
+])  # fmt: skip
+def test_the_raw_figure_may_say_the_same_in_another_unit(tmp_path: Path, raw: str, unit: str) -> None:
+    """GB is both, and what nobody can read contradicts nothing."""
+    assert len(read(tmp_path, {**LORA, "mem_raw": raw, "mem_unit": unit}).runs) == 1
+
+
+def test_a_figure_of_an_unnamed_gpu_is_not_held_against_another(tmp_path: Path) -> None:
+    allocated = {"gpu": "", "mem_gib": "90", "mem_kind": "torch max_memory_allocated", "mem_gib_2": ""}
+    assert len(read(tmp_path, {**LORA, **allocated}).runs) == 1
+
+
+def test_networks_that_stay_beside_the_trained_one_are_told(tmp_path: Path) -> None:
+    task = "text-to-video diffusion finetune (text encoder+VAE resident)"
+    assert read(tmp_path, {**LORA, "task": task}).left_out == {("table", "other networks stay on the GPU"): 1}
+
+
+def test_a_percentile_of_a_run_with_varying_lengths_is_not_its_peak(tmp_path: Path) -> None:
+    kind = {"mem_kind": "torch memory_reserved 99th pct during training", "mem_gib_2": ""}
+    same, mixed = read(tmp_path, {**LORA, **kind}, {**LORA, **kind, "seq_len": "2048 cap"}).runs
+    assert same.peak
+    assert not mixed.peak
 
 
 def test_a_directory_without_published_runs_has_no_slices(tmp_path: Path) -> None:

@@ -111,20 +111,35 @@ def figures(name: str, judged: Sequence[JudgedRun]) -> dict[str, Any]:
         by_counter.setdefault(each.run.primary, []).append(each)
     if by_counter:
         main = max(by_counter, key=lambda counter: len(by_counter[counter]))
-        result |= {"counter": main, **_errors(by_counter[main], main)}
-        result["counters"] = {
-            counter: _errors([each for each in measured if counter in each.run.gib], counter)
-            for counter in Counter
-            if any(counter in each.run.gib for each in measured)
-        }
+        result |= {"counter": main, **_errors([(each, main) for each in by_counter[main]])}
+        read = {counter: [(each, counter) for each in measured if counter in each.run.gib] for counter in Counter}
+        result["counters"] = {counter: _errors(rows) for counter, rows in read.items() if rows}
     return result | _censored(judged)
 
 
-def _errors(judged: Sequence[JudgedRun], counter: Counter) -> dict[str, Any]:
-    measured = np.array([each.run.gib[counter] * GIB for each in judged])
-    medians = np.array([_capped(each, each.counted(counter, DEFAULT_RISK).median_bytes) for each in judged])
+def held_figures(judged: Sequence[JudgedRun]) -> dict[str, Any]:
+    """Over sources that read different counters of what a run holds of its GPU: the device's, else torch's reserved."""
+    return _errors([
+        (each, counter)
+        for each in judged
+        if each.run.ending is RunEnding.MEASURED and (counter := _held(each.run)) is not None
+    ])  # fmt: skip
+
+
+def _held(run: MeasuredRun) -> Counter | None:
+    return next((counter for counter in (Counter.DEVICE, Counter.RESERVED) if counter in run.gib), None)
+
+
+def _errors(judged: Sequence[tuple[JudgedRun, Counter]]) -> dict[str, Any]:
+    """Empty without runs."""
+    if not judged:
+        return {}
+    measured = np.array([each.run.gib[counter] * GIB for each, counter in judged])
+    medians = np.array([_capped(each, each.counted(counter, DEFAULT_RISK).median_bytes) for each, counter in judged])
     error = np.abs(medians - measured) / measured
-    bounds = {risk: np.array([each.counted(counter, risk).bound_bytes for each in judged]) for risk in RISKS}
+    bounds = {
+        risk: np.array([each.counted(counter, risk).bound_bytes for each, counter in judged]) for risk in RISKS
+    }  # fmt: skip
     return {
         "rows": len(judged),
         "median_error": float(np.median(error)),

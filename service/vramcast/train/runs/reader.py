@@ -24,7 +24,7 @@ from vramcast.names import Product
 from vramcast.task.task import Task, parse_task
 from vramcast.task.vocabulary import PREFIX, Length
 from vramcast.train.runs import extra, trainers, words, zoo
-from vramcast.train.runs.counters import counter
+from vramcast.train.runs.figures import check_room, figures, is_percentile
 from vramcast.train.runs.words import LeftOut
 
 Row = dict[str, str]
@@ -32,7 +32,6 @@ Row = dict[str, str]
 _EVALUATE_ONLY = ("agpl", "non-commercial", "noncommercial", "cc-by-nc")
 _PREFIXES = ("torchvision ", "timm ")
 _MOVED = {"decapoda-research/llama-7b-hf": "llama-7b", "decapoda-research/llama-13b-hf": "llama-13b"}
-_MOST_GIB = 2000.0
 _PIXEL_CHANNELS = 3
 _DENOISERS_TRAINERS = ("diffusers", "finetrainers")
 # timm builds resnext101_32x8d for all of these.
@@ -46,7 +45,7 @@ _COLUMNS = (
     "licence", "model", "model_ref", "gpu", "n_gpus", "batch_per_gpu", "grad_accum", "seq_len", "image_size",
     "precision", "optimizer", "method", "lora_rank", "lora_targets", "quant", "checkpointing", "attention",
     "parallelism", "framework", "kernels", "mem_gib", "mem_kind", "mem_gib_2", "mem_kind_2", "outcome", "trust", "note",
-    "fail_batch",
+    "fail_batch", "task", "mem_raw", "mem_unit",
 )  # fmt: skip
 
 
@@ -74,6 +73,7 @@ class MeasuredRun:
     varies: bool = False  # samples differ in length
     evaluate_only: bool = False
     repeats: int = 1
+    peak: bool = True  # False: its figures are not the most that it held, so they judge bounds and do not teach them
 
 
 @dataclass(slots=True)
@@ -129,16 +129,21 @@ def _run(source: str, row: Row) -> MeasuredRun:
     if row["trust"] == "low":
         raise LeftOut("trust low")
     ending = _ending(row)
+    if "resident" in row["task"]:
+        raise LeftOut("other networks stay on the GPU")
     name, task = _described(row)
-    figures = _figures(row) if ending is RunEnding.MEASURED else {}
-    primary = next(iter(figures), Counter.DEVICE)
+    found = figures(row) if ending is RunEnding.MEASURED else {}
+    primary = next(iter(found), Counter.DEVICE)
     product = words.product(row["gpu"], context_counts=primary is Counter.DEVICE)
+    check_room(found, row["gpu"])
     if ending is not RunEnding.MEASURED and memory_mib(product) is None:
         raise LeftOut("memory of the GPU not known")
+    varies = task.length is not Length.FIXED
     return MeasuredRun(
-        source, name, task, product, ending, figures, primary, int(_whole(row["fail_batch"]) or 0),
-        method=_method(row), gpus=int(_whole(row["n_gpus"]) or 1), varies=task.length is not Length.FIXED,
+        source, name, task, product, ending, found, primary, int(_whole(row["fail_batch"]) or 0),
+        method=_method(row), gpus=int(_whole(row["n_gpus"]) or 1), varies=varies,
         evaluate_only=any(word in row["licence"].lower() for word in _EVALUATE_ONLY),
+        peak=not (varies and is_percentile(row)),
     )  # fmt: skip
 
 
@@ -175,27 +180,6 @@ def _ending(row: Row) -> RunEnding:
     if ending is None:
         raise LeftOut(f"outcome {row['outcome']}")
     return ending
-
-
-def _figures(row: Row) -> dict[Counter, float]:
-    found: dict[Counter, float] = {}
-    for figure, kind in (("mem_gib", "mem_kind"), ("mem_gib_2", "mem_kind_2")):
-        counted = counter(row[kind]) if row[figure] else None
-        if counted is None or counted in found:
-            continue
-        try:
-            gib = float(row[figure])
-        except ValueError as error:
-            raise LeftOut("a figure that is no number") from error
-        if not 0.05 <= gib <= _MOST_GIB:
-            raise LeftOut("an impossible figure")
-        found[counted] = gib
-    if not found:
-        raise LeftOut("counter not stated, or not of the training run")
-    allocated, device = found.get(Counter.ALLOCATED), found.get(Counter.DEVICE, found.get(Counter.RESERVED))
-    if allocated and device and allocated > 1.02 * device:
-        raise LeftOut("tensors that take more than the device shows")
-    return found
 
 
 def _network(row: Row) -> Line:

@@ -46,12 +46,17 @@ _PRODUCTS: _Table = (
 
 def product(gpu: str, *, context_counts: bool) -> Product:
     """`context_counts`: the counter shows the whole device. Torch's own counters hardly depend on the product."""
-    known = _first(_PRODUCTS, gpu)
+    known = named_product(gpu)
     if known is None and not context_counts:
-        known = "Tesla-V100-SXM2-32GB"
+        known = Product("Tesla-V100-SXM2-32GB")
     if known is None:
         raise LeftOut(f"GPU not known: {gpu.strip() or 'not stated'}")
-    return Product(known)
+    return known
+
+
+def named_product(gpu: str) -> Product | None:
+    known = _first(_PRODUCTS, gpu)
+    return None if known is None else Product(known)
 
 
 _PRECISIONS: _Table = (
