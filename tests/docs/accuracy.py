@@ -66,6 +66,19 @@ def _recorded(unseen: str, what: str, shown: Callable[[str], bool]) -> str:
     )  # fmt: skip
 
 
+def recorded_pooled_table() -> str:
+    """Over sources and over counters of what a run holds."""
+    found = json.loads(_MANIFEST.read_text())["recorded_accuracy"]
+    return _table(
+        "| runs | left out | runs | median error | risk 0.05: covers, over | risk 0.01: covers, over |",
+        (
+            [e["slice"], f"each {e['unseen']}", str(f["rows"]), _percent(f["median_error"]), _bound(f, "0.05"),
+             _bound(f, "0.01")]
+            for e in found if (f := e.get("held"))
+        ),
+    )  # fmt: skip
+
+
 def recorded_intervals_table() -> str:
     """Image networks that the bounds have not seen, of which only the largest batch that ran is known."""
     found = json.loads(_MANIFEST.read_text())["recorded_accuracy"]

@@ -14,6 +14,7 @@ from tests.chart.settings_schema import SCHEMA, values_schema
 from tests.docs.accuracy import (
     accuracy_table,
     recorded_intervals_table,
+    recorded_pooled_table,
     recorded_sources_table,
     recorded_table,
     summary_table,
@@ -169,6 +170,7 @@ _TABLES = {
     "accuracy": accuracy_table,
     "summary-accuracy": summary_table,
     "recorded-accuracy": recorded_table,
+    "recorded-pooled": recorded_pooled_table,
     "recorded-sources": recorded_sources_table,
     "recorded-intervals": recorded_intervals_table,
     "totals": totals_table,

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from tests.train.test_runs import LORA as LORA_ROW
+from tests.train.test_runs import write as write_runs
 from vramcast.forecast.counters import Counter
 from vramcast.forecast.recorded_bounds import UNCALIBRATED, Figure, Method, RecordedCalibration, RunKind
 from vramcast.names import Product
 from vramcast.task.task import Task
 from vramcast.task.vocabulary import Level, Precision
 from vramcast.train.progress import Progress
-from vramcast.train.recorded import Miss, fit
+from vramcast.train.recorded import Miss, fit, fit_recorded
 from vramcast.train.recorded_accuracy import accuracy
 from vramcast.train.runs.reader import MeasuredRun, RunEnding
 
@@ -103,11 +106,50 @@ def test_a_network_that_two_sources_measured_counts_for_each() -> None:
     assert fit([*one, *other]).cells[CELL].networks == 2
 
 
+def two_sources(apart: float, networks: int = 4) -> list[Miss]:
+    random = np.random.default_rng(1)
+    return [
+        replace(miss, run=replace(miss.run, source=source))
+        for source, middle in (("one", 0.0), ("other", apart), ("third", apart / 2))
+        for miss in misses({f"n{at}": [middle + random.normal(0.0, 0.01)] for at in range(networks)})
+    ]
+
+
+def test_sources_that_differ_by_more_than_their_networks_widen_the_bound() -> None:
+    """Beyond what they add to the spread, because one more source may be further off."""
+
+    def margin(apart: float) -> float:
+        cell = fit(two_sources(apart)).cells[CELL]
+        return cell.beyond(0.05) - cell.shift
+
+    assert margin(0.0) < margin(0.1) < margin(0.2)
+
+
+def test_one_source_says_nothing_about_what_sources_differ_by() -> None:
+    alike, unlike = (fit(misses(drawn(6, 3, between=spread, within=0.01))).cells[CELL] for spread in (0.0, 0.01))
+    assert alike.beyond(0.05) > 0.1
+    assert unlike.beyond(0.05) == pytest.approx(alike.beyond(0.05), abs=0.02)
+
+
 def test_of_many_networks_the_bound_is_what_one_more_exceeds_at_the_stated_risk() -> None:
     images = RunKind(images=True)
     cell = fit(misses({f"n{at}": [0.01 * at] for at in range(100)}, images)).cells["device/images/full"]
     assert cell.beyond(0.05) == pytest.approx(0.95)
     assert cell.beyond(0.01) == pytest.approx(0.99)
+
+
+def test_figures_that_are_no_peaks_are_judged_and_teach_nothing(tmp_path: Path) -> None:
+    """PEFT's are percentiles of a run that empties its cache: of a run that does not, they say nothing."""
+    peak = {**LORA_ROW, "mem_gib_2": "", "seq_len": "2048 cap", "mem_gib": "40"}
+    percentile = {**peak, "mem_kind": "torch memory_reserved 99th pct during training"}
+    write_runs(tmp_path, peak)
+    taught = fit_recorded(tmp_path, Progress(quiet=True))
+    write_runs(tmp_path, peak, {**percentile, "model": "Llama-3.2-3B", "model_ref": "meta-llama/Llama-3.2-3B"})
+    judged = fit_recorded(tmp_path, Progress(quiet=True))
+    assert judged["recorded"] == taught["recorded"]
+    pools = {(e["unseen"], e["slice"]): e["held"]["rows"] for e in judged["recorded_accuracy"] if "held" in e}
+    assert pools["network", "samples of varying length"] == 2
+    assert pools["network", "samples of varying length, table on one GPU"] == 2
 
 
 LLAMA = MeasuredRun(

@@ -70,7 +70,8 @@ def run_fit_recorded(data: Path, out: Path, *, quiet: bool) -> None:
 def recorded_table(accuracy: list[dict[str, Any]]) -> Table:
     shown = Table("unseen", "slice", "counter", "rows", "median", "covers .05", "over .05", "covers .01", "over .01")
     for entry in accuracy:
-        for counter, found in entry.get("counters", {}).items():
+        pooled = {"reserved or device": entry["held"]} if "held" in entry else {}
+        for counter, found in (entry.get("counters", {}) | pooled).items():
             names = ("coverage", "over_reservation")
             bounds = [f"{found[name][risk]:.1%}" for risk in ("0.05", "0.01") for name in names]
             shown.add_row(entry["unseen"], entry["slice"], counter, str(found["rows"]), f"{found['median_error']:.2%}",

@@ -45,14 +45,16 @@ _SPREAD_WEIGHT = 3.0
 # Before any run, as two networks of the widest cell: recordings are unbiased, tensors closer than what is reserved for
 # them (docs/benchmarks/recordings.md), and nobody knows the longest batch to the token.
 _FIRST_SPREADS = {
-    "tensors/fixed": 0.04, "device/fixed": 0.08, "tensors/varying": 0.08, "device/varying": 0.2, "tensors/images": 0.1,
+    "tensors/fixed": 0.04, "device/fixed": 0.08, "tensors/varying": 0.06, "device/varying": 0.12, "tensors/images": 0.1,
     "device/images": 0.2,
 }  # fmt: skip
-# What another source adds: its counters, versions and loop; where lengths vary, its data.
+# What another source adds: its counters, versions and loop; where lengths vary, its data. This is before any run, as
+# four degrees of freedom: few kinds have more than three sources.
 _SOURCE_SPREADS = {
-    "tensors/fixed": 0.05, "device/fixed": 0.06, "tensors/varying": 0.1, "device/varying": 0.2, "tensors/images": 0.05,
-    "device/images": 0.08,
+    "tensors/fixed": 0.05, "device/fixed": 0.05, "tensors/varying": 0.06, "device/varying": 0.1,
+    "tensors/images": 0.05, "device/images": 0.08,
 }  # fmt: skip
+_SOURCE_FREEDOM = 4.0
 # A network that is further off counts as if it were as far: something else was wrong with it, and it would widen the
 # bounds of all others. Varying lengths can do that by themselves.
 _FURTHEST = {"fixed": 0.25, "varying": 0.4, "images": 0.25}
@@ -84,15 +86,16 @@ class Miss:
 
 def fit_recorded(data: Path, progress: Progress) -> dict[str, Any]:
     """The manifest's entries: the cells, and their accuracy on networks and sources that they have not seen."""
-    found = misses(_thinned([run for run in read_runs(data).runs if _trains(run)]), progress)
+    found = misses(_thinned([run for run in read_runs(data).runs if _counts(run)]), progress)
     runs = list({id(miss.run): miss.run for miss in found}.values())
     language = [run for run in runs if run.task.sequence_length is not None]
 
     def fit_others(left_out: Groups) -> RecordedCalibration:
-        return fit(miss for miss in found if not left_out(miss.run))
+        return fit(miss for miss in found if miss.run.peak and not left_out(miss.run))
 
+    cells = fit_others(lambda _: False).cells
     return {
-        "recorded": {name: _entry(cell) for name, cell in sorted(fit(found).cells.items())},
+        "recorded": {name: _entry(cell) for name, cell in sorted(cells.items())},
         "recorded_accuracy": [
             *accuracy(runs, "network", lambda run: run.network, fit_others, progress),
             *accuracy(language, "source", lambda run: run.source, fit_others, progress),
@@ -100,7 +103,7 @@ def fit_recorded(data: Path, progress: Progress) -> dict[str, Any]:
     }
 
 
-def _trains(run: MeasuredRun) -> bool:
+def _counts(run: MeasuredRun) -> bool:
     if run.evaluate_only:
         return False
     if run.ending is RunEnding.INTERVAL:
@@ -186,8 +189,9 @@ def fit(found: Iterable[Miss]) -> RecordedCalibration:
         above = wider[cell]
         wide = _Spread(0.0, _FIRST_SPREADS[cell]) if above is None else spreads[above]
         spreads[cell] = _spread(gathered[cell], wide, _FURTHEST[cell.split("/")[1]])
+    between = {cell: _between_sources(gathered[cell], cell) for cell in {_widest(cell) for cell in gathered}}
     return RecordedCalibration({
-        cell: _by_rank(gathered[cell]) if spread.networks >= MIN_SCORES else _by_student(spread, _widest(cell))
+        cell: _by_rank(gathered[cell]) if spread.networks >= MIN_SCORES else _by_student(spread, between[_widest(cell)])
         for cell, spread in spreads.items()
     })  # fmt: skip
 
@@ -206,9 +210,27 @@ def _spread(by_group: _ByGroup, above: _Spread, furthest: float) -> _Spread:
     return _Spread(shift, spread, count, len(networks), len(sources), sum(map(len, by_group.values())))
 
 
-def _by_student(spread: _Spread, widest: str) -> Learned:
+def _between_sources(by_group: _ByGroup, widest: str) -> float:
+    """What sources differ by beyond what their networks explain, by the method of moments for random effects."""
+    expected, furthest = _SOURCE_SPREADS[widest], _FURTHEST[widest.split("/")[1]]
+    middles: dict[str, list[float]] = defaultdict(list)
+    for (source, _), ratios in by_group.items():
+        middles[source].append(float(np.clip(np.median(ratios), -furthest, furthest)))
+    means = np.array([np.mean(of_source) for of_source in middles.values()])
+    counts = np.array([len(of_source) for of_source in middles.values()])
+    freedom = int((counts - 1).sum())
+    inside = sum(float(np.var(of_source)) * len(of_source) for of_source in middles.values())
+    networks = (inside / freedom if freedom else expected**2) / counts  # what they add to each mean
+    weights = 1.0 / (expected**2 + networks)
+    apart = (means - np.average(means, weights=weights)) ** 2
+    unbiased = len(means) / max(1, len(means) - 1)
+    squares = float(np.maximum(apart * unbiased - networks, 0.0).sum()) / unbiased
+    return math.sqrt((_SOURCE_FREEDOM * expected**2 + squares) / (_SOURCE_FREEDOM + len(means) - 1))
+
+
+def _by_student(spread: _Spread, between_sources: float) -> Learned:
     """The more sources a cell has, the more of what they differ by is in its spread."""
-    sources = _SOURCE_SPREADS[widest] / math.sqrt(spread.sources)
+    sources = between_sources / math.sqrt(spread.sources)
     freedom = spread.groups + _LENT
     wide = math.hypot(spread.spread, sources) * math.sqrt(1.0 + 1.0 / freedom)
     quantile = stats.t(freedom).ppf
