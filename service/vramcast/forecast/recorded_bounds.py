@@ -68,13 +68,15 @@ class RunKind:
     @property
     def measured(self) -> bool:
         """Whether published runs of this kind can be compared at all. Of the others nobody has any."""
-        unheard = self.images and (self.sharded or self.method is Method.QUANTIZED)
+        unheard = self.images and self.sharded
         return not (unheard or self.own_loop or self.replicated or self.method is Method.INFERENCE)
 
     def cells(self, figure: Figure) -> Iterator[str]:
         """From the narrowest to the widest. Varying lengths fragment the cache, so they have cells of their own."""
         if self.images:
             yield f"{figure}/images/{self.method}"
+            if self.method is Method.QUANTIZED:  # nobody trains all of a quantized network
+                yield f"{figure}/images/{Method.LORA}"
             yield f"{figure}/images"
             return
         length, sharding = "varying" if self.varies else "fixed", "sharded" if self.sharded else "single"
