@@ -48,8 +48,7 @@ def _write(path: Path, rows: list[dict[str, Any]]) -> None:
         writer.writerows(rows)
 
 
-@pytest.fixture
-def benchmarks(tmp_path: Path) -> Path:
+def write_benchmarks(directory: Path) -> None:
     rows = [_row("train", name, 64, 50.0 + 9 * at, size) for at, (name, size) in enumerate(_MODELS.items())]
     wrong = [
         _row("train", "no_such_model", 64, 50.0, 1.0),
@@ -57,14 +56,19 @@ def benchmarks(tmp_path: Path) -> Path:
         _row("train", "resnet18", 64, 50.0, 11.69) | {"train_samples_per_sec": 1.0},
         _row("train", "resnet18", 64, 50.0, 11.69) | {"train_step_time": ""},
     ]
-    _write(tmp_path / "speed/benchmark-train-amp-nchw-pt112-cu113-rtx3090.csv", rows + wrong)
+    _write(directory / "speed/benchmark-train-amp-nchw-pt112-cu113-rtx3090.csv", rows + wrong)
     fast = [_row("infer", name, 256, 20.0 + 3 * at, size) for at, (name, size) in enumerate(_MODELS.items())]
-    _write(tmp_path / "speed/benchmark-infer-amp-nchw-pt240-cu124-rtx4090.csv", fast)
+    _write(directory / "speed/benchmark-infer-amp-nchw-pt240-cu124-rtx4090.csv", fast)
     jobs = ["('ResNet-50 (batch size 32)', 1)", "('ResNet-50 (batch size 32)', 4)", "('A3C', 1)"]
     _write(
-        tmp_path / "extra/gavel_colocation.csv",
+        directory / "extra/gavel_colocation.csv",
         [{"gpu": "v100", "jobA": job, "jobB": "x", "tputA_iso": 8.0} for job in jobs],
     )
+
+
+@pytest.fixture
+def benchmarks(tmp_path: Path) -> Path:
+    write_benchmarks(tmp_path)
     return tmp_path
 
 

@@ -42,7 +42,7 @@ def _profiles() -> list[dict[str, Any]]:
     return [*dense, *convolved]
 
 
-def _write_data(directory: Path) -> None:
+def write_data(directory: Path) -> None:
     (directory / "profiles").mkdir(parents=True)
     profiles = {profile["id"]: profile for profile in _profiles()}
     with gzip.open(directory / "profiles" / "made.jsonl.gz", "wt") as file:
@@ -67,7 +67,7 @@ def _write_data(directory: Path) -> None:
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     data, out = tmp_path_factory.mktemp("data") / "runs", tmp_path_factory.mktemp("out")
-    _write_data(data)
+    write_data(data)
     train(data, out, [1], QUIET, TINY, SHORT)
     return data, out
 

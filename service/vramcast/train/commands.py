@@ -19,20 +19,61 @@ _PIPE_WIDTH = 180
 
 def run_train(data: Path, out: Path, seeds: int, networks: Path | None = None, *, quiet: bool) -> None:
     # Imported late: evaluating needs no torch.
-    from vramcast.train.fitting import Schedule  # noqa: PLC0415
-    from vramcast.train.network import Shape  # noqa: PLC0415
-    from vramcast.train.pipeline import train  # noqa: PLC0415
+    from vramcast.train.everything import Plan, train_everything  # noqa: PLC0415
 
-    manifest = train(data, out, range(1, seeds + 1), Progress(quiet=quiet), Shape(), Schedule(), networks)
-    Console().print(table(manifest["accuracy"]))
-    run_fit_totals(data, out, quiet=quiet)
+    progress = Progress(quiet=quiet)
+    trained = train_everything(data, out, progress, Plan(seeds=seeds), networks)
+    console = _console()
+    console.print(table(trained.memory["accuracy"]))
+    console.print(totals_table(trained.totals))
+    if trained.speed is not None:
+        console.print(families_table(trained.speed))
+    console.print(stages_table(progress.stage_seconds))
 
 
 def run_fit_totals(data: Path, out: Path, *, quiet: bool) -> None:
     """Simulates runs of the catalog's recordings and learns from them; measured runs only judge it."""
+    from vramcast.train.artifact_parts import name_parts  # noqa: PLC0415
     from vramcast.train.totals import fit_totals  # noqa: PLC0415  # needs LightGBM and timm
 
     manifest = fit_totals(data, out, Progress(quiet=quiet))
+    name_parts(out)
+    _console().print(totals_table(manifest))
+
+
+def run_train_speed(data: Path, out: Path, *, quiet: bool) -> None:
+    from vramcast.train.artifact_parts import name_parts  # noqa: PLC0415
+    from vramcast.train.speed import train_speed  # noqa: PLC0415  # needs torch
+
+    manifest = train_speed(data, out, Progress(quiet=quiet))
+    name_parts(out)
+    _console().print(families_table(manifest))
+
+
+def run_fit_recorded(data: Path, out: Path, *, quiet: bool) -> None:
+    """Replaces the calibration of recorded forecasts in the manifest of an artifact; the network stays as it is."""
+    from vramcast.forecast.model import load_artifact  # noqa: PLC0415
+    from vramcast.train.artifact_parts import write_manifest  # noqa: PLC0415
+    from vramcast.train.recorded import fit_recorded  # noqa: PLC0415  # needs scipy
+
+    manifest = load_artifact(out).manifest | fit_recorded(data, Progress(quiet=quiet))
+    write_manifest(out, manifest)
+    _console().print(recorded_table(manifest["recorded_accuracy"]))
+
+
+def _console() -> Console:
+    """A pipe has no width, and a table must not be cut off."""
+    return Console(width=None if sys.stdout.isatty() else _PIPE_WIDTH)
+
+
+def stages_table(seconds: dict[str, float]) -> Table:
+    shown = Table("stage", "minutes")
+    for name, taken in [*seconds.items(), ("all", sum(seconds.values()))]:
+        shown.add_row(name, f"{taken / 60:.1f}")
+    return shown
+
+
+def totals_table(manifest: dict[str, Any]) -> Table:
     shown = Table(
         "told", "kind", "architectures", "median", "rules", "covers .05", "over .05", "covers .01", "over .01"
     )
@@ -41,30 +82,15 @@ def run_fit_totals(data: Path, out: Path, *, quiet: bool) -> None:
         shares = [entry["median_error"], entry["rules_median_error"],
                   *(entry[name][risk] for risk in ("0.05", "0.01") for name in names)]  # fmt: skip
         shown.add_row(entry["told"], entry["kind"], str(entry["architectures"]), *(f"{share:.1%}" for share in shares))
-    Console(width=None if sys.stdout.isatty() else _PIPE_WIDTH).print(shown)
+    return shown
 
 
-def run_train_speed(data: Path, out: Path, *, quiet: bool) -> None:
-    from vramcast.train.speed import train_speed  # noqa: PLC0415  # needs torch
-
-    manifest = train_speed(data, out, Progress(quiet=quiet))
+def families_table(manifest: dict[str, Any]) -> Table:
     shown = Table("unseen families", "predictor", "rows", "MAPE", "R²")
     for name, predictors in manifest["unseen_families"].items():
         for predictor, figures in predictors.items():
             shown.add_row(name, predictor, str(figures["rows"]), f"{figures['mape']:.1%}", f"{figures['r2']:.3f}")
-    Console().print(shown)
-
-
-def run_fit_recorded(data: Path, out: Path, *, quiet: bool) -> None:
-    """Replaces the calibration of recorded forecasts in the manifest of an artifact; the network stays as it is."""
-    from vramcast.forecast.model import MANIFEST, load_artifact  # noqa: PLC0415
-    from vramcast.train.recorded import fit_recorded  # noqa: PLC0415  # needs scipy
-
-    manifest = load_artifact(out).manifest | fit_recorded(data, Progress(quiet=quiet))
-    written = (out / MANIFEST).with_suffix(".new")
-    written.write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
-    written.replace(out / MANIFEST)
-    Console(width=None if sys.stdout.isatty() else _PIPE_WIDTH).print(recorded_table(manifest["recorded_accuracy"]))
+    return shown
 
 
 def recorded_table(accuracy: list[dict[str, Any]]) -> Table:
@@ -98,8 +124,7 @@ def run_evaluate(data: Path, artifact: Path, output: str) -> None:
         json.dump(report, sys.stdout, indent=1)
         sys.stdout.write("\n")
         return
-    # A pipe has no width, and the table must not be cut off.
-    console = Console(width=None if sys.stdout.isatty() else _PIPE_WIDTH)
+    console = _console()
     timed = [entry for entry in report["slices"] if "step_mape" in entry]
     console.print(table([entry for entry in report["slices"] if "step_mape" not in entry]))
     if timed:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import copy
 import hashlib
-import json
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -25,7 +24,8 @@ from torch import Tensor
 from vramcast.errors import InvalidInput
 from vramcast.forecast.features import Regime
 from vramcast.forecast.forecast import MIN_SCORES, Calibration, ScoredRun, bound, calibrate
-from vramcast.forecast.model import MANIFEST, MODEL, Artifact, Ranges, load_artifact, novelty
+from vramcast.forecast.model import MODEL, Artifact, Ranges, load_artifact, novelty
+from vramcast.train.artifact_parts import write_manifest
 from vramcast.train.crossval import FOLDS
 from vramcast.train.dataset import Dataset, assign_folds, build
 from vramcast.train.evaluation import REPORTED_RISKS, Judged, slices
@@ -104,7 +104,7 @@ def finetune(
     }
     out.mkdir(parents=True, exist_ok=True)
     (out / MODEL).write_bytes(tuned_model)
-    (out / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
+    write_manifest(out, manifest)
     return manifest
 
 

@@ -24,6 +24,7 @@ from vramcast.forecast.features import TOKEN_WIDTH, TOKENS, Regime
 from vramcast.forecast.forecast import RISKS, Calibration, Cell, ScoredRun, Spreads, bound, calibrate
 from vramcast.forecast.model import FORMAT, MANIFEST, MODEL, Ranges, novelty
 from vramcast.train import plots
+from vramcast.train.artifact_parts import write_manifest
 from vramcast.train.crossval import FOLDS, CrossValidated, Unseen, cross_validate, load_dataset, reuse
 from vramcast.train.dataset import Dataset, assign_folds
 from vramcast.train.evaluation import REPORTED_RISKS, Judged, capacities_mib, slices
@@ -53,31 +54,22 @@ def train(
     networks_of: Path | None = None,
 ) -> dict[str, Any]:  # fmt: skip
     """Writes the artifact and returns its manifest. `networks_of`: an artifact whose networks are kept."""
-    data = load_dataset(read_records(data_dir), out / "work", progress)
+    with progress.stage("runs and their features"):
+        data = load_dataset(read_records(data_dir), out / "work", progress)
     kept: dict[str, Any] = {}
-    if networks_of is None:
-        validated = cross_validate(data, shape, schedule, seeds, out / "work", progress)
-    else:
-        validated, kept = networks_of_artifact(data, networks_of)
-    progress.say("fitting trees on the networks' unseen rows")
-    dealings = [assign_folds(data, FOLDS, number) for number in range(DEALINGS)]
-    corrected, correction = correct_unseen(data, validated.unseen, dealings)
-    used, trees = correct_utilization(data, validated.unseen.fold, validated.unseen.utilization)
+    with progress.stage("networks"):
+        if networks_of is None:
+            validated = cross_validate(data, shape, schedule, seeds, out / "work", progress)
+        else:
+            validated, kept = networks_of_artifact(data, networks_of)
+    with progress.stage("trees on the networks' unseen rows"):
+        dealings = [assign_folds(data, FOLDS, number) for number in range(DEALINGS)]
+        corrected, correction = correct_unseen(data, validated.unseen, dealings)
+        used, trees = correct_utilization(data, validated.unseen.fold, validated.unseen.utilization)
     model = export(validated.networks, correction, trees)
     parity = check_parity(model, validated.networks, correction, trees, data)
-    ranges = training_ranges(data)
-    unseen = replace(validated.unseen, utilization=used)
-    scored = [_scored(data, one, ranges) for one in corrected]
-    by_layers, by_summary = (
-        [judge_unseen(data, unseen, *pair, ranges, summary=summary) for pair in zip(corrected, scored, strict=True)]
-        for summary in (False, True)
-    )
-    calibration = calibrate(one for dealt in scored for _, one in dealt)
-    manifest = _manifest(data, model, calibration, ranges, _mean_slices(by_layers)) | {
-        "summary_accuracy": [_memory_only(entry) for entry in _mean_slices(by_summary)],
-        # Other predictors are compared on these folds.
-        "first_dealing": {"accuracy": slices(by_layers[0]), "summary_accuracy": slices(by_summary[0])},
-        "evenness": evenness(data.group, by_layers),
+    by_layers, manifest = _judge_unseen(data, replace(validated.unseen, utilization=used), corrected, model)
+    manifest |= {
         "parity": parity,
         "trees_correct": [Regime(regime).name.lower() for regime in sorted(correction.medians)],
         "novelty_growth": {Regime(r).name.lower(): known.growth for r, known in sorted(correction.novelty.items())},
@@ -87,13 +79,33 @@ def train(
         "schedule": asdict(schedule),
         "networks": len(validated.networks),
         **kept,
-        **fit_recorded(data_dir, progress),
     }
+    with progress.stage("bounds of recorded forecasts"):
+        manifest |= fit_recorded(data_dir, progress)
     out.mkdir(parents=True, exist_ok=True)
     (out / MODEL).write_bytes(model)
-    (out / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
-    _plot(out, validated, by_layers[0])
+    write_manifest(out, manifest)
+    _plot(out, validated, by_layers)
     return manifest
+
+
+def _judge_unseen(
+    data: Dataset, unseen: Unseen, corrected: Sequence[Corrected], model: bytes
+) -> tuple[Judged, dict[str, Any]]:
+    """The first dealing, and the manifest with its calibration and accuracy."""
+    ranges = training_ranges(data)
+    scored = [_scored(data, one, ranges) for one in corrected]
+    by_layers, by_summary = (
+        [judge_unseen(data, unseen, *pair, ranges, summary=summary) for pair in zip(corrected, scored, strict=True)]
+        for summary in (False, True)
+    )
+    calibration = calibrate(one for dealt in scored for _, one in dealt)
+    return by_layers[0], _manifest(data, model, calibration, ranges, _mean_slices(by_layers)) | {
+        "summary_accuracy": [_memory_only(entry) for entry in _mean_slices(by_summary)],
+        # Other predictors are compared on these folds.
+        "first_dealing": {"accuracy": slices(by_layers[0]), "summary_accuracy": slices(by_summary[0])},
+        "evenness": evenness(data.group, by_layers),
+    }
 
 
 def networks_of_artifact(data: Dataset, artifact: Path) -> tuple[CrossValidated, dict[str, Any]]:
