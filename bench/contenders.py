@@ -30,6 +30,8 @@ from vramcast.train.unseen import correct_unseen
 
 Floats = NDArray[np.float64]
 SOURCES = ("timm-a100", "gpumemnet-cnn", "gpumemnet-mlp", "xmem")
+# In the names of those that know what a summary tells.
+FROM_SUMMARY, SUMMARY_TABLE = " from a summary", "summary table"
 _BIN_MIB = {"gpumemnet-mlp": 1024}
 _DEFAULT_BIN_MIB = 8192
 _HORUS_CONTEXT_MIB = 500.0
@@ -51,11 +53,15 @@ def bin_mib(source: str) -> int:
     return _BIN_MIB.get(source, _DEFAULT_BIN_MIB)
 
 
-def shipped(data: Dataset, artifact: Path) -> Floats:
-    """The shipped model: each row by those of its networks, and by trees, that are of the other folds."""
+def shipped(data: Dataset, artifact: Path) -> tuple[Floats, Floats]:
+    """The shipped model, told the layers and told a summary: each row by those of its networks, and by trees, that are
+    of the other folds."""
     unseen = networks_of_artifact(data, artifact)[0].unseen
     (first,), _ = correct_unseen(data, unseen, [unseen.fold])
-    return np.asarray(data.prior_mib * np.exp(first.shipped[:, MEDIAN]))
+    return (
+        np.asarray(data.prior_mib * np.exp(first.shipped[:, MEDIAN])),
+        np.asarray(data.summary_prior_mib * np.exp(first.summary[:, MEDIAN])),
+    )
 
 
 def of_memory(
@@ -78,7 +84,7 @@ _MEMBERS = (("MLPs", gpumemnet.mlps, 60), ("Transformer encoders", gpumemnet.enc
 def _formulas(records: list[Record], data: Dataset) -> Iterator[Contender]:
     figures = {
         "physics alone": data.prior_mib,
-        "physics from a summary": data.summary_prior_mib,
+        f"physics{FROM_SUMMARY}": data.summary_prior_mib,
         "Horus's formula": np.array([_horus_mib(record) for record in records]),
         "FakeTensor's count": _fake_tensor_mib(records),
     }
@@ -90,7 +96,7 @@ def _formulas(records: list[Record], data: Dataset) -> Iterator[Contender]:
 
 def _trees(data: Dataset) -> Iterator[Contender]:
     tables = (
-        ("summary table", data.summary_facts, data.summary_prior_mib),
+        (SUMMARY_TABLE, data.summary_facts, data.summary_prior_mib),
         ("layer sums", data.facts, data.prior_mib),
     )
     for name, make in _regressors().items():

@@ -3,11 +3,13 @@
 Dense TFLOPS at boost clock. Tensor cores add up in fp32, as PyTorch's kernels do: GeForce cards run that at half rate.
 `None`: the product has no tensor cores for the format, and PyTorch computes in fp32.
 
-The figures are meant to be NVIDIA's. About fifteen products were compared with published figures: the datasheets of the
-data center and workstation cards (those with sparsity halved, those of cards with several GPUs divided), and the
-appendices of the whitepapers on GA102, Ada and GB202. The others were not compared. A10G is Amazon's variant of the
-A10, with 70 instead of 125 TFLOPS. PRO 6000 Max-Q: 110 TFLOPS at 2,288 MHz, four times that in tensor cores (3,511 TOPS
-in sparse fp4).
+What each figure rests on: arithmetic is SMs times units times boost clock, and bandwidth is bus times memory clock;
+`tests/hardware/test_peak_rates.py` has the clocks and derives every entry within 2 %. Two fp32 figures are the vendors'
+and do not follow from their clocks: A10G (AWS's variant of the A10) and H20. Tensor cores that are made slower than the
+chip's have their published rates: GeForce, the 2080 Ti, A10G, L40, H20. Hopper's and Blackwell's tensor figures are
+stated at a lower clock than their fp32 ones. About fifteen products were also compared with published datasheets and
+whitepapers (those with sparsity halved, those of cards with several GPUs divided), and the clocks of the A100, A10, A2,
+A30, RTX 3090, 4090 and 5090 with published tables. PRO 6000 Max-Q: 2,288 MHz, which its 3,511 TOPS in sparse fp4 make.
 """
 
 from __future__ import annotations
