@@ -70,7 +70,7 @@ def recorded_pooled_table() -> str:
     """Over sources and over counters of what a run holds."""
     found = json.loads(_MANIFEST.read_text())["recorded_accuracy"]
     return _table(
-        "| runs | left out | runs | median error | risk 0.05: covers, over | risk 0.01: covers, over |",
+        "| slice | left out | runs | median error | risk 0.05: covers, over | risk 0.01: covers, over |",
         (
             [e["slice"], f"each {e['unseen']}", str(f["rows"]), _percent(f["median_error"]), _bound(f, "0.05"),
              _bound(f, "0.01")]

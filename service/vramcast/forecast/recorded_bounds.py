@@ -34,8 +34,8 @@ _UNMEASURED = bound_factor(_RISK) - 1.0
 _LEAST_BYTES = 512 * MIB
 # Tensors in use are three times as close to torch's own count as the reserved memory is to the device's.
 _OF_TENSORS = 1.0 / 3.0
-# Samples of varying length leave gaps in the cache: runs reserved up to 1.35 times as much beyond their tensors as runs
-# with samples of one length did.
+# Which length follows which decides how large the gaps in the cache are: of twelve other orders than the one that is
+# replayed, the worst reserved up to so many times as much for 17 of 23 measured tasks.
 _GAPS = 1.35
 _ONE = Spreads({_RISK: 1.0})  # margins are stored as they are
 
@@ -110,7 +110,7 @@ class Bounds:
 
     def ceiling_bytes(self, recorded_bytes: int, risk: float) -> int:
         """No bound lies above it: a recording has every tensor, so it cannot be further off than the rule of thumb for
-        a forecast from layers. Only the gaps that varying lengths leave come on top.
+        a forecast from layers. Only the gaps that other orders of varying lengths leave come on top.
         """
         return round(recorded_bytes * bound_factor(risk) * (_GAPS if self.varies else 1.0))
 
