@@ -51,7 +51,7 @@ _FIRST_SPREADS = {
 # What another source adds: its counters, versions and loop; where lengths vary, its data. This is before any run, as
 # four degrees of freedom: few kinds have more than three sources.
 _SOURCE_SPREADS = {
-    "tensors/fixed": 0.05, "device/fixed": 0.05, "tensors/varying": 0.06, "device/varying": 0.1,
+    "tensors/fixed": 0.06, "device/fixed": 0.05, "tensors/varying": 0.06, "device/varying": 0.1,
     "tensors/images": 0.05, "device/images": 0.08,
 }  # fmt: skip
 _SOURCE_FREEDOM = 4.0
