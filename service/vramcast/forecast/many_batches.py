@@ -37,40 +37,57 @@ class ManyBatches:
         return self.template.resized(table[rows[np.minimum(self.batch, len(lengths))], self.original])
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _LastStep:
+    end: int  # event
+    made: NDArray[np.int64]  # its storages, consecutive
+    storages: NDArray[np.int32]  # (its events,) what each makes or frees
+    sign: NDArray[np.int32]  # (its events,) -1 for a free, else 0
+    own: NDArray[np.bool_]  # (its events,) False: frees what the step before made
+    successors: NDArray[np.int64]  # (its events,) and this is what the next step frees instead
+
+    def again(self, times: int) -> Iterator[NDArray[np.int64]]:
+        """Events of each repetition: its own storages are new, and what it frees is the step's before it."""
+        count = len(self.made)
+        for n in range(times):
+            yield np.where(self.own, self.storages + (n + 1) * count, self.successors + n * count) ^ self.sign
+
+
 def many_batches(tape: Tape, batches: int) -> ManyBatches:
     """At least so many. Raises InvalidInput if the last step does not repeat the one before."""
+    step, batch = _last_step(tape), _batch_of(tape)
+    a_step = int(batch[step.made].max() - batch[step.made].min() + 1)
+    times = max(0, -(-(batches - int(batch.max())) // a_step))
+    check_events(step.end + times * len(step.storages))
+    original = np.concatenate([np.arange(len(tape.sizes)), np.tile(step.made, times)])
+    template = unchecked_tape(
+        tape.sizes[original], tape.roles[original], tape.units[original],
+        np.concatenate([tape.events[: step.end], *step.again(times)]).astype(np.int32),
+        _marks(tape.marks, len(step.storages), times), tape.streams[original] if len(tape.streams) else tape.streams,
+    )  # fmt: skip
+    later = (batch[step.made] + (n + 1) * a_step for n in range(times))
+    return ManyBatches(template, original.astype(np.int32), np.concatenate([batch, *later]).astype(np.int32))
+
+
+def _last_step(tape: Tape) -> _LastStep:
     starts = [mark.event for mark in tape.marks if mark.moment is Moment.STEP]
     if len(starts) < 2 or tape.marks[-1].moment is not Moment.END:
         raise InvalidInput("the tape has no two steps with an end")
     begins, end = starts[-1], tape.marks[-1].event
-    made = np.concatenate([[0], np.cumsum(tape.events >= 0)])
-    before, latest = (np.arange(made[one], made[other]) for one, other in ((starts[-2], begins), (begins, end)))
-    if made[end] != len(tape.sizes) or not len(latest):
+    count = np.concatenate([[0], np.cumsum(tape.events >= 0)])
+    before, made = (np.arange(count[one], count[other]) for one, other in ((starts[-2], begins), (begins, end)))
+    if count[end] != len(tape.sizes) or not len(made):
         raise InvalidInput("the last step makes nothing, or something is made behind it")
     successor = np.full(len(tape.sizes), -1, np.int64)
-    successor[_repeated(tape, before, latest)] = latest
-    body = tape.events[begins:end]
-    sign = body >> 31  # -1 for a free, else 0
-    storages = body ^ sign
-    own = storages >= latest[0]
-    older = successor[np.where(own, latest[0], storages)]
-    if (older[~own] < 0).any():
+    successor[_repeated(tape, before, made)] = made
+    events = tape.events[begins:end]
+    sign = events >> 31
+    storages = events ^ sign
+    own = storages >= made[0]
+    successors = successor[np.where(own, made[0], storages)]
+    if (successors[~own] < 0).any():
         raise InvalidInput("the last step frees what is older than the step before")
-    batch = _batch_of(tape)
-    a_step = int(batch[latest].max() - batch[latest].min() + 1)
-    steps = range(max(0, -(-(batches - int(batch.max())) // a_step)))
-    count = len(latest)
-    # In each new step, its own storages are new, and those that it frees of the step before are that step's.
-    events = [np.where(own, storages + (n + 1) * count, older + n * count) ^ sign for n in steps]
-    check_events(len(tape.events) + len(steps) * len(body))
-    original = np.concatenate([np.arange(len(tape.sizes)), *(latest for _ in steps)])
-    template = unchecked_tape(
-        tape.sizes[original], tape.roles[original], tape.units[original],
-        np.concatenate([tape.events[:end], *events]).astype(np.int32), _marks(tape.marks, len(body), len(steps)),
-        tape.streams[original] if len(tape.streams) else tape.streams,
-    )  # fmt: skip
-    numbers = np.concatenate([batch, *(batch[latest] + (n + 1) * a_step for n in steps)])
-    return ManyBatches(template, original.astype(np.int32), numbers.astype(np.int32))
+    return _LastStep(end, made, storages, sign, own, successors)
 
 
 def between(tapes: Mapping[int, Tape]) -> SizesAt:
