@@ -152,6 +152,16 @@ def test_figures_that_are_no_peaks_are_judged_and_teach_nothing(tmp_path: Path) 
     assert pools["network", "samples of varying length, table on one GPU"] == 2
 
 
+def test_rows_that_cannot_be_believed_teach_nothing(tmp_path: Path) -> None:
+    good = {**LORA_ROW, "mem_gib_2": ""}
+    write_runs(tmp_path, good)
+    taught = fit_recorded(tmp_path, Progress(quiet=True))
+    bad = ({"mem_gib": "24000"}, {"mem_raw": "24.0", "mem_unit": "MB"}, {"mem_gib": "90"}, {"seq_len": ""},
+           {"model": "nobody", "model_ref": "nobody/knows"})  # fmt: skip
+    write_runs(tmp_path, good, *({**good, "batch_per_gpu": "8", **change} for change in bad))
+    assert fit_recorded(tmp_path, Progress(quiet=True)) == taught
+
+
 LLAMA = MeasuredRun(
     "table", "hf/Llama-3.1-8B", Task(Level.NAME, model="hf/Llama-3.1-8B", batch_size=4, sequence_length=2048,
     precision=Precision.BF16, lora_rank=16), A100, RunEnding.MEASURED, {Counter.DEVICE: 60.0},
