@@ -2,10 +2,11 @@
 
     python -m bench.before [--before REVISION] [--nodes 1000 5000] [--calls 400] [--runs 5] [--out PAGE]
 
-Both services run at the same time, on the same clusters as above, and take turns to be asked first. Each cycle asks
+All services run at the same time, on the same clusters as above, and take turns to be asked first. Each cycle asks
 filter with every node, and prioritize with those that filter offered (the 100 best), as the scheduler does. The times
-are those of the whole HTTP call. The service before runs from a checkout of its revision; it knows no slowdown, and
-ranks by packing alone.
+are those of the whole HTTP call. *Before*: a checkout of that revision; it knows no slowdown, and ranks by packing
+alone. *Now*: as installed; nothing is known of these pods' utilization, so they count with `assumed_utilization`, and
+their slowdown is harmless. *Busy*: the same with `assumed_utilization` 0.9, so that slowdown is weighed on every GPU.
 """
 
 from __future__ import annotations
@@ -27,31 +28,31 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from bench.big_cluster import node_name
-from bench.filter import PODS, binding, body, connect, quantile, wait_ready
+from bench.filter import BEFORE as HEADING
+from bench.filter import PODS, binding, body, connect, parts, quantile, wait_ready
 
 ROOT = Path(__file__).parents[1]
-BEFORE, AFTER = "before", "after"
-_PORTS = {BEFORE: 18883, AFTER: 18884}
+BEFORE, NOW, BUSY = "before", "now", "busy"
+_PORTS = {BEFORE: 18883, NOW: 18884, BUSY: 18885}
+_BUSY_SHARE = "0.9"
 _WARM_UP = 50
-_HEADING = "## Before utilization was in the ranking\n"
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """Milliseconds of every call, by revision."""
+    """Milliseconds of every call, by service."""
 
     nodes: int
     pod: str
-    filter_ms: dict[str, list[float]] = field(default_factory=lambda: {BEFORE: [], AFTER: []})
-    prioritize_ms: dict[str, list[float]] = field(default_factory=lambda: {BEFORE: [], AFTER: []})
+    filter_ms: dict[str, list[float]] = field(default_factory=lambda: {name: [] for name in _PORTS})
+    prioritize_ms: dict[str, list[float]] = field(default_factory=lambda: {name: [] for name in _PORTS})
 
-    def both_ms(self, revision: str) -> float:
+    def both_ms(self, service: str) -> float:
         """The median filter and the median prioritize together."""
-        return statistics.median(self.filter_ms[revision]) + statistics.median(self.prioritize_ms[revision])
+        return statistics.median(self.filter_ms[service]) + statistics.median(self.prioritize_ms[service])
 
-    @property
-    def ratio(self) -> float:
-        return self.both_ms(AFTER) / self.both_ms(BEFORE)
+    def ratio(self, service: str) -> float:
+        return self.both_ms(service) / self.both_ms(BEFORE)
 
 
 def check_out(revision: str, into: Path) -> None:
@@ -60,43 +61,46 @@ def check_out(revision: str, into: Path) -> None:
         files.extractall(into, filter="data")
 
 
-def start(checkout: Path, port: int, nodes: int) -> subprocess.Popen[bytes]:
+def start(name: str, before: Path, nodes: int) -> subprocess.Popen[bytes]:
+    checkout = before if name == BEFORE else ROOT
     environment = {**os.environ, "PYTHONPATH": str(checkout / "service")}
-    command = [sys.executable, str(checkout / "bench/big_cluster.py"), str(port), str(nodes)]
+    command = [sys.executable, str(checkout / "bench/big_cluster.py"), str(_PORTS[name]), str(nodes)]
+    command += [_BUSY_SHARE] if name == BUSY else []
     return subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL)
 
 
 def measure(before: Path, nodes: int, calls: int) -> list[Result]:
-    services = {name: start({BEFORE: before, AFTER: ROOT}[name], port, nodes) for name, port in _PORTS.items()}
+    services = [start(name, before, nodes) for name in _PORTS]
     try:
         for port in _PORTS.values():
             wait_ready(port)
         asked = {name: connect(port) for name, port in _PORTS.items()}
         return [measure_pod(asked, nodes, pod, calls) for pod in PODS]
     finally:
-        for process in services.values():
+        for process in services:
             process.terminate()
             process.wait()
 
 
 def measure_pod(asked: dict[str, http.client.HTTPConnection], nodes: int, pod: str, calls: int) -> Result:
     names, shuffle = [str(node_name(number)) for number in range(nodes)], random.Random(nodes).shuffle
-    found = Result(nodes, pod)
+    found, turn = Result(nodes, pod), list(asked)
     for call in range(calls + _WARM_UP):
         shuffle(names)
+        turn.append(turn.pop(0))
         name = f"{pod.replace(' ', '-')}-{call}"
         payload = body(name, PODS[pod], names)
-        for revision in (BEFORE, AFTER) if call % 2 else (AFTER, BEFORE):
-            offered, filter_ms = timed(asked[revision], "/filter", payload)
+        for service in turn:
+            offered, filter_ms = timed(asked[service], "/filter", payload)
             prioritize_ms = 0.0
             if offered["NodeNames"]:
                 preferred = body(name, PODS[pod], offered["NodeNames"])
-                _, prioritize_ms = timed(asked[revision], "/prioritize", preferred)
+                _, prioritize_ms = timed(asked[service], "/prioritize", preferred)
             # A scheduler would bind next. The bind is refused, so the cluster stays half full.
-            timed(asked[revision], "/bind", binding(name, names[0]))
+            timed(asked[service], "/bind", binding(name, names[0]))
             if call >= _WARM_UP:
-                found.filter_ms[revision].append(filter_ms)
-                found.prioritize_ms[revision].append(prioritize_ms)
+                found.filter_ms[service].append(filter_ms)
+                found.prioritize_ms[service].append(prioritize_ms)
     return found
 
 
@@ -114,37 +118,31 @@ def timed(connection: http.client.HTTPConnection, path: str, payload: bytes) -> 
 
 def table(runs: list[list[Result]]) -> str:
     """Each run has the same rows."""
-    header = "nodes x 8 GPUs | pod | filter P50 before / after ms | prioritize P50 | filter P99 | both, after / before"
-    lines = [f"| {header} (every run) |", "|---|---|---|---|---|---|"]
+    each = "before / now / busy"
+    header = (
+        f"nodes x 8 GPUs | pod | filter P50 {each} ms | prioritize P50 | now / before, both (every run) | busy / before"
+    )
+    lines = [f"| {header} |", "|---|---|---|---|---|---|"]
     for rows in zip(*runs, strict=True):
 
-        def told(share: float, of: Callable[[Result], dict[str, list[float]]], rows: tuple[Result, ...] = rows) -> str:
-            middle = [statistics.median(quantile(of(row)[name], share) for row in rows) for name in (BEFORE, AFTER)]
-            return " / ".join(f"{value:.2f}" for value in middle) if middle[0] else "-"
+        def middle(of: Callable[[Result], dict[str, list[float]]], rows: tuple[Result, ...] = rows) -> str:
+            values = [statistics.median(quantile(of(row)[name], 0.5) for row in rows) for name in _PORTS]
+            return " / ".join(f"{value:.2f}" for value in values) if values[0] else "-"
 
-        every = ", ".join(f"{row.ratio:.2f}" for row in rows)
+        def ratio(service: str, rows: tuple[Result, ...] = rows) -> str:
+            every = ", ".join(f"{row.ratio(service):.2f}" for row in rows)
+            return f"**{statistics.median(row.ratio(service) for row in rows):.2f}** ({every})"
+
         lines.append(
-            f"| {rows[0].nodes} | {rows[0].pod} | {told(0.5, lambda r: r.filter_ms)} "
-            f"| {told(0.5, lambda r: r.prioritize_ms)} | {told(0.99, lambda r: r.filter_ms)} "
-            f"| **{statistics.median(row.ratio for row in rows):.2f}** ({every}) |"
+            f"| {rows[0].nodes} | {rows[0].pod} | {middle(lambda r: r.filter_ms)} "
+            f"| {middle(lambda r: r.prioritize_ms)} | {ratio(NOW)} | {ratio(BUSY)} |"
         )
     return "\n".join(lines)
 
 
 def section(revision: str, text: str) -> str:
-    about = (__doc__ or "").split("\n", 2)[2].strip()
-    return f"{_HEADING}\n{about}\n\nBefore: `{revision}`.\n\n{text}\n"
-
-
-def with_section(page: str, section: str) -> str:
-    """The page with this section at its end, instead of the one it had."""
-    return page.partition(_HEADING)[0].rstrip() + "\n\n" + section
-
-
-def section_of(page: str) -> str:
-    """What another command has to leave as it is; empty if there is none."""
-    _, heading, rest = page.partition(_HEADING)
-    return heading + rest
+    about = (__doc__ or "").split("\n", 2)[2].strip("\n")
+    return f"{HEADING}\n{about}\n\nBefore: `{revision}`.\n\n{text}\n"
 
 
 def main() -> None:
@@ -164,8 +162,8 @@ def main() -> None:
     text = table(runs)
     print(text)
     if arguments.out:
-        page = arguments.out.read_text(encoding="utf-8")
-        arguments.out.write_text(with_section(page, section(arguments.before, text)), encoding="utf-8")
+        page, _ = parts(arguments.out.read_text(encoding="utf-8"))
+        arguments.out.write_text(f"{page}\n{section(arguments.before, text)}", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -82,4 +82,7 @@ class BigCluster:
 
 if __name__ == "__main__":
     configure_logs(LogFormat.JSON, LogLevel.INFO)
-    run(load_settings({"port": int(sys.argv[1])}, {}), BigCluster(int(sys.argv[2])))
+    settings: dict[str, object] = {"port": int(sys.argv[1])}
+    if len(sys.argv) > 3:
+        settings["assumed_utilization"] = float(sys.argv[3])
+    run(load_settings(settings, {}), BigCluster(int(sys.argv[2])))

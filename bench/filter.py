@@ -34,6 +34,8 @@ from big_cluster import node_name  # noqa: E402 - in this directory, not a packa
 # The GPUs have 40, 80 and 46 GB, about half of it free.
 PODS = {"fits every node": "4Gi", "fits some nodes": "24Gi", "fits no node": "60Gi"}
 FLOOR_PORT, SERVICE_PORT = 18881, 18882
+# The last section of the page, which before.py makes.
+BEFORE = "## Before utilization was in the ranking\n"
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,6 +182,12 @@ def table(runs: list[list[Result]]) -> str:
     return "\n".join(lines)
 
 
+def parts(page: str) -> tuple[str, str]:
+    """What this command makes, and what before.py makes."""
+    own, heading, rest = page.partition(BEFORE)
+    return own.rstrip() + "\n", heading + rest
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--nodes", type=int, nargs="+", default=[100, 1000, 5000])
@@ -199,9 +207,9 @@ def main() -> None:
     print(text)
     if arguments.out:
         arguments.out.parent.mkdir(parents=True, exist_ok=True)
-        arguments.out.write_text(
-            f"# Filter latency compared with a bare server\n\n{(__doc__ or '').strip()}\n\n{text}\n"
-        )
+        _, before = parts(arguments.out.read_text() if arguments.out.exists() else "")
+        page = f"# Filter latency compared with a bare server\n\n{(__doc__ or '').strip()}\n\n{text}\n"
+        arguments.out.write_text(page + f"\n{before}" if before else page)
 
 
 if __name__ == "__main__":

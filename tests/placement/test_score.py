@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.placement.builders import A100, bound, decide, demand, ledger_of, sharing_node, take
 
-from vramcast.names import NodeName
+from vramcast.names import NodeName, PodUid
 from vramcast.placement.board import DEFAULT_RANKING, Ranking
 from vramcast.placement.fit import MAX_SCORE, Terms, offer_best, points, ranked, terms, worths
 from vramcast.placement.interference import IDLE, Load, slowdown
@@ -137,6 +137,29 @@ def test_the_worth_of_a_node_is_what_its_terms_say(
     ranked = worths(ledger.board, decision.demand, decision.sweep, decision.columns)
     assert (ranked[~decision.fits] == -1).all()
     np.testing.assert_allclose(ranked[decision.fits], found.worth(ledger.board.ranking)[decision.fits], atol=0.05)
+
+
+@given(_TENANTS, st.integers(1, 30_000), st.integers(1, 2), _LOADS)
+def test_a_crowded_gpu_elsewhere_changes_nothing_whether_it_is_there_or_gone(
+    tenants: list[tuple[int, int, int, Load]], need_mib: int, count: int, own: Load
+) -> None:
+    """While all slowdown in the cluster is harmless it is not weighed at all, and that must not show."""
+    ledger = crowded(tenants, DEFAULT_RANKING)
+    asked, wanted = [f"node-{number}" for number in range(9)], pressing("a", need_mib, own, count)
+
+    def told() -> list[list[float]]:
+        decision = decide(ledger, wanted, *asked)
+        assert decision.sweep is not None
+        gpus = decision.sweep.gpus(decision.columns[decision.fits]).tolist()
+        return [worths(ledger.board, wanted, decision.sweep, decision.columns).tolist(), *gpus]
+
+    before = told()
+    for number in range(9):
+        ledger.promise(replace(bound(f"heavy-{number}", "node-9", 0, 0), load=Load(1.0, 1.0)))
+    assert told() == before
+    for number in range(9):
+        ledger.forget(PodUid(f"heavy-{number}"))
+    assert told() == before
 
 
 @given(_TENANTS, st.integers(1, 30_000), _LOADS, st.integers(1, 9))

@@ -114,7 +114,7 @@ def _pressing(board: Board, table: PoolTable, demand: Demand) -> Pressing | None
             by_product[board.product_ids[product]] = load.pressure
     limit = min([load.most_slowdown for load in demand.loads.values()])
     pressure = _by_node(np.float32, by_product, table, board.width + 1)
-    return Pressing(pressure, limit, _weight(board.ranking), board.ranking.harmless_slowdown)
+    return Pressing(pressure, max(by_product), limit, _weight(board.ranking), board.ranking.harmless_slowdown)
 
 
 def _weight(ranking: Ranking) -> float:

@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from vramcast.hardware.utilization import Utilization
 
@@ -55,6 +56,7 @@ def _share(value: float) -> float:
     return min(max(value, 0.0), 1.0)
 
 
+@lru_cache(maxsize=4096)  # filter asks for every GPU product, and the pods of a job all alike
 def load_of(utilization: Utilization, assumed: float, most_slowdown: float | None) -> Load:
     """`assumed`: the share of a task whose utilization is not known."""
     known = [share for share in (utilization.sm_active, utilization.dram_active) if share is not None]

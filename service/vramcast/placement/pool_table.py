@@ -48,6 +48,7 @@ class Pressing:
     """What a demand would do to its neighbours. Shapes: (nodes,), by the product of each node's GPUs."""
 
     pressure: Floats
+    most_pressure: float  # of any product
     most_slowdown: float = np.inf  # that the pod accepts
     weight: float = 0.0  # MiB that a doubled run is worth, as a share of the GPU's memory
     harmless_slowdown: float = 1.0  # up to here it is worth nothing
@@ -55,6 +56,11 @@ class Pressing:
     @property
     def limited(self) -> bool:
         return self.most_slowdown < np.inf
+
+    @property
+    def harmless_units(self) -> int:
+        """A crowd of so many units is harmless on every node."""
+        return int(_harmless_units(np.array([self.most_pressure], dtype=np.float32), self.harmless_slowdown)[0])
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +131,7 @@ class PoolTable:
         # Sums over the whole table. They are usually 0, and then explaining a rejection can skip the arrays.
         self.held_mib = 0
         self.unmanaged_mib = 0
-        self._crowd_units = 0
+        self._most_crowd = 0  # units on the GPU with the most
         self.limits = 0  # GPUs with a tenant that limits its slowdown
 
     @property
@@ -212,9 +218,15 @@ class PoolTable:
     def set_crowd(self, column: int, pressures: Sequence[float]) -> None:
         """The sum of the tenants' pressures on each GPU of a node."""
         units = [_units(pressure) if pressure else 0 for pressure in pressures]
-        if self._crowd_units or any(units):
-            self._crowd_units += sum(units) - sum(self._crowd[: len(units), column].tolist())
-            self._crowd[: len(units), column] = units
+        most = max(units)
+        if not most and not self._most_crowd:
+            return
+        before = max(self._crowd[: len(units), column].tolist())
+        self._crowd[: len(units), column] = units
+        if most >= self._most_crowd:
+            self._most_crowd = most
+        elif before == self._most_crowd:
+            self._most_crowd = int(self._crowd.max())
 
     def set_tolerated(self, column: int, pressures: Sequence[float]) -> None:
         """The pressure that the tenants of each GPU of a node accept from a newcomer."""
@@ -232,8 +244,8 @@ class PoolTable:
         spare = (self._packed[:, :nodes] - (needs_mib << _INDEX_BITS)).view(np.uint32)
         penalty = None
         if pressing is not None:
-            # Where no GPU has room, none has to be chosen.
-            if self._crowd_units and pressing.weight and spare.min() < _NEGATIVE:
+            # Where all slowdown is harmless, or no GPU has room, there is nothing to weigh.
+            if pressing.weight and self._most_crowd > pressing.harmless_units and spare.min() < _NEGATIVE:
                 penalty = self._penalty(pressing)
                 # So that what does not fit cannot wrap around.
                 np.minimum(spare, self._ceiling[:nodes], out=spare)
@@ -259,11 +271,7 @@ class PoolTable:
         np.minimum(per_unit, np.float32(_MOST_PENALTY_MIB // _MOST_UNITS), out=per_unit)
         unit_mib = per_unit.astype(np.uint32)
         unit_mib <<= _INDEX_BITS
-        if pressing.harmless_slowdown <= 1:
-            return Penalty(self._crowd[:, :nodes] * unit_mib, np.zeros(nodes, dtype=np.uint32))
-        free_units = (pressing.harmless_slowdown - 1) * _PRESSURE_UNITS / SLOWDOWN
-        least = np.float32(free_units / _MOST_UNITS)  # with less pressure than this nothing is worth anything
-        harmless = (np.float32(free_units) / np.maximum(pressing.pressure, least)).astype(np.uint32)
+        harmless = _harmless_units(pressing.pressure, pressing.harmless_slowdown)
         raised = np.maximum(self._crowd[:, :nodes], harmless)
         raised *= unit_mib
         harmless *= unit_mib
@@ -300,6 +308,15 @@ class PoolTable:
         if count == 1:
             return np.asarray(self.largest[: len(needs_mib)] >= needs_mib, dtype=np.bool_)
         return _enough(self.size[:, : len(needs_mib)] >= needs_mib, count)
+
+
+def _harmless_units(pressure: Floats, harmless_slowdown: float) -> Packed:
+    """The crowd, in units, beside which tasks with these pressures are slowed no more than that."""
+    if harmless_slowdown <= 1:
+        return np.zeros(len(pressure), dtype=np.uint32)
+    free_units = np.float32((harmless_slowdown - 1) * _PRESSURE_UNITS / SLOWDOWN)
+    # With less pressure than this nothing is worth anything.
+    return np.asarray(free_units / np.maximum(pressure, free_units / np.float32(_MOST_UNITS))).astype(np.uint32)
 
 
 def _units(pressure: float) -> int:
