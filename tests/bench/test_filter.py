@@ -7,7 +7,8 @@ from bench.filter import parts
 
 
 def timed(before_ms: float, now_ms: float, busy_ms: float) -> dict[str, list[float]]:
-    return {BEFORE: [before_ms, 9.0, 0.0], NOW: [now_ms, 9.0, 0.0], BUSY: [busy_ms, 9.0, 0.0]}
+    """The fastest tenth of ten calls."""
+    return {name: [9.0] * 8 + [ms, 0.0] for name, ms in ((BEFORE, before_ms), (NOW, now_ms), (BUSY, busy_ms))}
 
 
 def test_each_command_replaces_its_part_of_the_page_and_leaves_the_other() -> None:

@@ -126,7 +126,7 @@ def _weight(ranking: Ranking) -> float:
 def _by_node(kind: type[_Number], by_product: Sequence[float], table: PoolTable, nodes: int) -> npt.NDArray[_Number]:
     """Of each node's product. A user's own number is the same on all of them, and then looking it up is a waste."""
     first = by_product[0]
-    if all(value == first for value in by_product):
+    if by_product.count(first) == len(by_product):
         return np.full(nodes, first, dtype=kind)
     return np.array(by_product, dtype=kind).take(table.product_ids[:nodes])
 

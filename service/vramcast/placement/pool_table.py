@@ -39,6 +39,7 @@ _FIRST_CAPACITY = 64
 # Pressures on the board are whole numbers of this fraction, so that a sweep needs no floating point.
 _PRESSURE_UNITS = 64
 _MOST_UNITS = 1023
+_LEAST_PRESSURE = 1e-6  # with less, no crowd slows anything
 # The most MiB that a slowdown may be worth: with any room it stays below what does not fit.
 _MOST_PENALTY_MIB = (1 << 25) - 1
 
@@ -59,8 +60,9 @@ class Pressing:
 
     @property
     def harmless_units(self) -> int:
-        """A crowd of so many units is harmless on every node."""
-        return int(_harmless_units(np.array([self.most_pressure], dtype=np.float32), self.harmless_slowdown)[0])
+        """A crowd of so many units is harmless on every node. One less than exactly, because arrays round otherwise."""
+        free_units = (self.harmless_slowdown - 1) * _PRESSURE_UNITS / SLOWDOWN
+        return max(0, int(free_units / max(self.most_pressure, _LEAST_PRESSURE)) - 1)
 
 
 @dataclass(frozen=True, slots=True)
