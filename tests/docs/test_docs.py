@@ -183,7 +183,7 @@ def test_the_manifest_of_the_readme_is_the_shortest_example() -> None:
 
 
 def test_the_readme_reports_the_measured_accuracy() -> None:
-    """Its cross-validated rows; the others are in docs/forecast.md, measured by bench/extra.py."""
+    """Its cross-validated rows; the others are in docs/forecast.md."""
     manifest = json.loads((REPOSITORY / "model_artifacts/manifest.json").read_text())
     timm, cnn, mlp, xmem = (
         next(entry for entry in manifest["accuracy"] if entry["slice"] == name)

@@ -399,6 +399,23 @@ def test_tables_of_their_own_form_are_read_with_the_defaults_of_their_scripts(tm
     }
 
 
+def test_a_table_that_tells_gpus_by_their_figures_counts_those_that_it_cannot_name(tmp_path: Path) -> None:
+    (tmp_path / "extra").mkdir()
+    (tmp_path / "extra" / "schedtune_5gpus.csv").write_text(
+        "model,batchsize,activations,parameters,input,peak mem usage,Pipelines/CUDA cores,Memory bandwidth (GB/s)\n"
+        "resnet18,8,227.25,44.59,4.59,1719,10496,935.8\nresnet18,8,227.25,44.59,4.59,1660,2560,448\n"
+        "resnet18,8,227.25,44.59,4.59,16000,2496,240.6\n", encoding="utf-8",
+    )  # fmt: skip
+    found = read_runs(tmp_path)
+    (run,) = found.runs
+    assert (run.network, str(run.product)) == ("torchvision/resnet18", "NVIDIA-GeForce-RTX-3090")
+    assert (run.task.batch_size, run.task.precision, run.gib) == (8, Precision.FP32, {Counter.DEVICE: 1.679})
+    assert found.left_out == {
+        ("schedtune_5gpus", "GPU not known: 2560 cores, 448 GB/s"): 1,
+        ("schedtune_5gpus", "more than the GPU has"): 1,
+    }
+
+
 @pytest.mark.parametrize(
     ("text", "found"),
     [

@@ -38,7 +38,9 @@ def forecast_learned(
         return None
     prior = summary_prior(run, product)
     communicates = run.data_parallel_size > 1
-    context = context_part(product, cudnn=run.architecture != "mlp", norms=False, communicates=communicates)
+    context = context_part(
+        product, cudnn=run.architecture != "mlp", norms=False, communicates=communicates, framework=task.framework
+    )
     parts = (*(part for part in prior.parts if part.name != CONTEXT_PART), context)
     least = least_bytes(run)
     reserved = round(max(found.reserved_bytes, least))

@@ -26,6 +26,7 @@ from vramcast.forecast.rules import model_parts, optimizer_states, step_parts
 from vramcast.forecast.saved import Array, LayerTable, Saved, layer_table, saved_bytes
 from vramcast.hardware.products import PRODUCTS
 from vramcast.names import Product
+from vramcast.task.framework import TORCH, is_older
 from vramcast.task.quantity import MIB
 from vramcast.task.task import Task
 
@@ -39,6 +40,10 @@ _CUDNN_NORM_MIB = 40
 # FSDP on two A100s with plain kernels: LoRA of Mistral-7B and all weights or QLoRA of santacoder showed 0.9 to 1.3 GiB
 # more than torch can have reserved. On one GPU nothing was missing.
 _NCCL_MIB = 1024
+# Before torch 1.13 CUDA loaded all kernels at the start. An RTX 3090 then had 2,100 MiB less for tensors
+# (bench/recordings/context.py), which is so much more than its reserve and a context of today.
+_ALL_KERNELS_MIB = 1150
+_LOADS_WHEN_USED = (1, 13)
 # On the other measured products every run loaded cuDNN, so the figure already includes it.
 _MEASURED_WITHOUT_CUDNN = frozenset({"NVIDIA-A100-SXM4-40GB"})
 
@@ -94,7 +99,7 @@ def summary_prior(task: Task, product: Product) -> Prior:
     parts = [
         *model,
         *step_parts(task, parameters, 4.0 * activations),
-        context_part(product, cudnn=task.architecture != "mlp", norms=False),
+        context_part(product, cudnn=task.architecture != "mlp", norms=False, framework=task.framework),
     ]
     return Prior(float(_size_bytes(parts)), tuple(part for part in parts if part.size_bytes), _size_bytes(model))
 
@@ -152,7 +157,7 @@ def _from_replay(network: Description, task: Task, product: Product, layered: La
     step_bytes = max(0, replayed.reserved_bytes - held_bytes)
     how = f"steps of {list(batches)} replayed on the caching allocator"
     how += ", with cuDNN's copies in channels-last layout" if layered.convolves else ""
-    context = context_part(product, cudnn=layered.convolves, norms=norms)
+    context = context_part(product, cudnn=layered.convolves, norms=norms, framework=task.framework)
     parts = (*model, Part("activations and blocks", step_bytes, how), context)
     figures = {"reserved": float(replayed.reserved_bytes), "active": float(replayed.peak_active_bytes)}
     total = float(context.size_bytes + replayed.reserved_bytes)
@@ -183,7 +188,7 @@ def _from_curve(network: Description, task: Task, product: Product, layered: Lay
         *step_parts(task, network.parameters, sample_peak_bytes(network)),
         Part("batch-independent tensors", round(saved.static_bytes), "position tables, standardized weights"),
         Part("input", 8 * task.batch_size * network.input_elements, "this batch and the next"),
-        context_part(product, cudnn=layered.convolves, norms=False),
+        context_part(product, cudnn=layered.convolves, norms=False, framework=task.framework),
     ]
     total = float(_size_bytes(parts))
     figures = {"logits": _logits_bytes(network) * task.batch_size}
@@ -194,14 +199,20 @@ def _size_bytes(parts: Iterable[Part]) -> int:
     return sum(part.size_bytes for part in parts)
 
 
-def context_part(product: Product, *, cudnn: bool, norms: bool, communicates: bool = False) -> Part:
+def context_part(
+    product: Product, *, cudnn: bool, norms: bool, communicates: bool = False, framework: str = ""
+) -> Part:
     """`communicates`: with other GPUs."""
     unmeasured = PRODUCTS[product].context_mib if product in PRODUCTS else max(_MEASURED_CONTEXT_MIB.values())
     mib = _MEASURED_CONTEXT_MIB.get(product, unmeasured)
     if cudnn and (product in _MEASURED_WITHOUT_CUDNN or product not in _MEASURED_CONTEXT_MIB):
         mib += _CUDNN_MIB
+    all_kernels = is_older(framework, TORCH, _LOADS_WHEN_USED)
     mib += (_CUDNN_NORM_MIB if norms else 0) + (_NCCL_MIB if communicates else 0)
-    return Part(CONTEXT_PART, mib * MIB, f"one process on {product}{', with NCCL' if communicates else ''}")
+    mib += _ALL_KERNELS_MIB if all_kernels else 0
+    how = f"one process on {product}{', with NCCL' if communicates else ''}"
+    version = ".".join(map(str, _LOADS_WHEN_USED))
+    return Part(CONTEXT_PART, mib * MIB, how + f", with all kernels, as before torch {version}" * all_kernels)
 
 
 def least_context_mib(product: Product) -> int:

@@ -81,7 +81,9 @@ def forecast_recording(
     run = _run(recording, key, task)
     found, notes = _steady(run)
     info, communicates = recording.info, run.ranks > 1
-    context = context_part(product, cudnn="cudnn" in info, norms="norms" in info, communicates=communicates)
+    context = context_part(
+        product, cudnn="cudnn" in info, norms="norms" in info, communicates=communicates, framework=task.framework
+    )
     room = None if task.share else _room_bytes(product, context.size_bytes)
     if room is not None and room < found.reserved_bytes and _holds(found, run, room):
         found, notes = _measured(run, room)[0], (*notes, f"the allocator gives cached memory back to fit {product}")

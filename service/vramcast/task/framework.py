@@ -10,11 +10,12 @@ from vramcast.task.forms import Form, Value
 # FSDP has torch's version. It and DeepSpeed shard differently.
 DEEPSPEED, FSDP = "deepspeed", "fsdp"
 TRANSFORMERS = "transformers"
+TORCH = "torch"
 LIBRARIES = (
-    "torch", TRANSFORMERS, FSDP, DEEPSPEED, "accelerate", "bitsandbytes", "diffusers", "lightning", "peft", "timm",
+    TORCH, TRANSFORMERS, FSDP, DEEPSPEED, "accelerate", "bitsandbytes", "diffusers", "lightning", "peft", "timm",
     "torchvision", "trl", "unsloth",
 )  # fmt: skip
-_ALSO_CALLED = {"pytorch": "torch", "hf": TRANSFORMERS, "huggingface": TRANSFORMERS, "zero": DEEPSPEED, "fsdp2": FSDP,
+_ALSO_CALLED = {"pytorch": TORCH, "hf": TRANSFORMERS, "huggingface": TRANSFORMERS, "zero": DEEPSPEED, "fsdp2": FSDP,
                 "pytorch-lightning": "lightning"}  # fmt: skip
 _VERSION = r"[0-9]{1,4}(\.[0-9]{1,4}){0,3}"
 _ONE = rf"({'|'.join(LIBRARIES)})(=={_VERSION})?"

@@ -1,4 +1,4 @@
-"""Reads `extra/`: tables of language models that were fine-tuned with ms-swift, Qwen's scripts and PEFT.
+"""Reads `extra/`: language models that were fine-tuned with ms-swift, Qwen's scripts and PEFT, and SchedTune's CNNs.
 
 Each file has a form of its own. Its rows are written as rows of `runs/` are, with the defaults of the scripts, and read
 on by the same code. Qwen's first models have the shapes of Qwen1.5, which the catalog has.
@@ -99,8 +99,29 @@ def _peft(path: Path) -> Iterator[Row]:
             }  # fmt: skip
 
 
+# By CUDA cores and GB/s, which is how the table tells its GPUs.
+_SCHEDTUNE_GPUS = {
+    ("2496", "240.6"): "Tesla K80", ("5120", "900"): "Tesla V100 16GB", ("10496", "935.8"): "GeForce RTX 3090",
+}  # fmt: skip
+
+
+def _schedtune(path: Path) -> Iterator[Row]:
+    """torchvision's networks in fp32 at 224 pixels: the table's inputs have that size. Its optimizer is not named."""
+    with path.open(newline="", encoding="utf-8") as file:
+        for source in csv.DictReader(file):
+            told = source["Pipelines/CUDA cores"], source["Memory bandwidth (GB/s)"]
+            yield {
+                "licence": "MIT", "model": source["model"], "model_ref": f"torchvision {source['model']}",
+                "gpu": _SCHEDTUNE_GPUS.get(told, f"{told[0]} cores, {told[1]} GB/s"), "n_gpus": "1",
+                "batch_per_gpu": source["batchsize"], "image_size": "224x224", "precision": "fp32",
+                "optimizer": "SGD", "method": "full", "checkpointing": "off", "parallelism": "none", "outcome": "ok",
+                "trust": "medium", "mem_gib": f"{float(source['peak mem usage']) / 1024:.3f}", "mem_kind": "nvidia-smi",
+            }  # fmt: skip
+
+
 READERS: dict[str, Callable[[Path], Iterator[Row]]] = {
     "ms_swift_a100": _ms_swift, "qwen_a100_80g": _qwen, "peft_l40s": _peft,
+    "schedtune_5gpus": _schedtune,
 }  # fmt: skip
 
 
