@@ -120,11 +120,8 @@ def timed(connection: http.client.HTTPConnection, path: str, payload: bytes) -> 
 
 def table(runs: list[list[Result]]) -> str:
     """Each run has the same rows."""
-    each = "before / now / busy"
-    header = (
-        f"nodes x 8 GPUs | pod | filter P50 {each} ms | prioritize P50 | now / before, both (every run) | busy / before"
-    )
-    lines = [f"| {header} |", "|---|---|---|---|---|---|"]
+    header = "nodes x 8 GPUs | pod | filter P10 before / now / busy ms | prioritize P10"
+    lines = [f"| {header} | both, now / before (every run) | both, busy / before |", "|---|---|---|---|---|---|"]
     for rows in zip(*runs, strict=True):
 
         def told(of: Callable[[Result], dict[str, list[float]]], rows: tuple[Result, ...] = rows) -> str:
@@ -142,9 +139,9 @@ def table(runs: list[list[Result]]) -> str:
     return "\n".join(lines)
 
 
-def section(revision: str, text: str) -> str:
+def section(revision: str, calls: int, text: str) -> str:
     about = (__doc__ or "").split("\n", 2)[2].strip("\n")
-    return f"{HEADING}\n{about}\n\nBefore: `{revision}`.\n\n{text}\n"
+    return f"{HEADING}\n{about}\n\nBefore: `{revision}`. {calls} calls of each kind in every run.\n\n{text}\n"
 
 
 def main() -> None:
@@ -165,7 +162,7 @@ def main() -> None:
     print(text)
     if arguments.out:
         page, _ = parts(arguments.out.read_text(encoding="utf-8"))
-        arguments.out.write_text(f"{page}\n{section(arguments.before, text)}", encoding="utf-8")
+        arguments.out.write_text(f"{page}\n{section(arguments.before, arguments.calls, text)}", encoding="utf-8")
 
 
 if __name__ == "__main__":

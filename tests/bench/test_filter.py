@@ -12,7 +12,7 @@ def timed(before_ms: float, now_ms: float, busy_ms: float) -> dict[str, list[flo
 
 
 def test_each_command_replaces_its_part_of_the_page_and_leaves_the_other() -> None:
-    own, before = "# Filter\n\n| a | b |\n", section("abc", "| c |")
+    own, before = "# Filter\n\n| a | b |\n", section("abc", 400, "| c |")
     assert parts(f"{own}\n{before}") == (own, before)
     assert parts(own) == (own, "")
 
