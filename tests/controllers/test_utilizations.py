@@ -11,7 +11,7 @@ from tests.controllers.observed import SUMMARY, World, reserved_mib
 
 from vramcast.hardware.utilization import FORECAST_COUNTERS, UtilizationCounter
 from vramcast.names import PodUid
-from vramcast.placement.interference import Load
+from vramcast.placement.interference import Load, pressure
 from vramcast.task.vocabulary import Written
 from vramcast.task.written_utilization import ANNOTATIONS, read_utilization
 
@@ -112,7 +112,7 @@ def test_the_next_pod_of_a_task_presses_as_both_counters_showed(world: World) ->
     world.pass_time(60)
     seen = load_of_next(world, first)
     assert seen.busy == 0.5
-    assert seen.pressure == pytest.approx(0.1)
+    assert seen.pressure == pytest.approx(pressure(0.5, 0.02))
     assert forecast.pressure > 0.5
 
 
