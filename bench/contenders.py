@@ -99,12 +99,12 @@ def _trees(data: Dataset) -> Iterator[Contender]:
         (SUMMARY_TABLE, data.summary_facts, data.summary_prior_mib),
         ("layer sums", data.facts, data.prior_mib),
     )
-    for name, make in _regressors().items():
+    for name, make in regressors().items():
         for table, inputs, prior_mib in tables:
             yield Contender(f"{name}, {table}", partial(_cross_predict, data, inputs, prior_mib, make))
 
 
-def _regressors() -> dict[str, Callable[[], Any]]:
+def regressors() -> dict[str, Callable[[], Any]]:
     # Imported late: these need the extra `predictors`.
     from catboost import CatBoostRegressor  # noqa: PLC0415
     from lightgbm import LGBMRegressor  # noqa: PLC0415

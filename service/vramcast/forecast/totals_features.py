@@ -20,6 +20,7 @@ from vramcast.forecast.description import IS_CONVOLUTION, Description, OpKind
 from vramcast.forecast.features import TOKEN_WIDTH, TOKENS, make_tokens
 from vramcast.forecast.physics import layered_of
 from vramcast.forecast.rules import held_share, model_parts, optimizer_states, weight_bytes
+from vramcast.forecast.totals_blocks import unit_bytes
 from vramcast.task.task import Task
 from vramcast.task.vocabulary import (
     Architecture,
@@ -32,7 +33,7 @@ from vramcast.task.vocabulary import (
     Quantization,
 )
 
-VERSION = "totals-1"
+VERSION = "totals-2"
 # DeepSpeed's defaults, in elements: the bucket that gradients are reduced in, and the weights that stay gathered.
 _BUCKET = 5e8
 _LIVE = 1e9
@@ -85,7 +86,7 @@ def describe_totals(task: Task, network: Description | None) -> TotalsFeatures:
         layers, tokens, kinds = _of_layers(network)
         facts |= layers
     return TotalsFeatures(
-        np.array([facts.get(name, 0.0) for name in FACTS], np.float32), tokens, kinds, totals_of(task)
+        np.array([facts.get(name, 0.0) for name in FACTS], np.float32), tokens, kinds, totals_of(task, network)
     )
 
 
@@ -93,13 +94,11 @@ def _held_bytes(task: Task) -> float:
     return max(1.0, float(sum(part.size_bytes for part in model_parts(task, task.parameters or 0))))
 
 
-def totals_of(task: Task) -> RuledTotals:
+def totals_of(task: Task, network: Description | None) -> RuledTotals:
     """The task's sizes, and what the rules say of its settings."""
-    held_bytes = _held_bytes(task)
-    sample_bytes = held_share(task) * 4.0 * (task.activations or 0)
-    length = task.sequence_length or 1
-    held_bytes += gathered_bytes(task)
-    return RuledTotals(max(1.0, held_bytes), max(1.0, sample_bytes / length), float(task.batch_size * length))
+    held_bytes = _held_bytes(task) + gathered_bytes(task)
+    units = float(task.batch_size * (task.sequence_length or 1))
+    return RuledTotals(max(1.0, held_bytes), max(1.0, unit_bytes(task, network)), units)
 
 
 def gathered_bytes(task: Task) -> float:

@@ -29,8 +29,8 @@ from vramcast.task.vocabulary import Architecture, Kind, Precision, Quantization
 
 MODEL = "totals.onnx"
 MANIFEST = "totals.json"
-FORMAT = 1
-INPUTS = ("facts",)
+FORMAT = 2
+INPUTS = ("facts", "tokens", "kinds")
 OUTPUTS = ("active_factors", "reserved_factors")
 # Of the floor, of where the line begins, of its slope.
 FACTORS = 3
@@ -178,8 +178,10 @@ class TotalsModel:
         if cell is None:
             return None
         described = describe_totals(as_told(shown, told), network)
-        found = session.run(list(OUTPUTS), {"facts": described.facts[None]})
-        active, reserved = (float(memory(np.asarray(factors)[0], totals_of(task))) for factors in found)
+        shown_layers = (described.facts[None], described.tokens[None], described.kinds[None])
+        found = session.run(list(OUTPUTS), dict(zip(INPUTS, shown_layers, strict=True)))
+        totals = totals_of(task, network if told is Told.LAYERS else None)
+        active, reserved = (float(memory(np.asarray(factors)[0], totals)) for factors in found)
         return LearnedTotals(min(active, reserved), reserved, artifact.cells[cell], cell)
 
     def _load(self) -> tuple[TotalsArtifact, Any] | None:

@@ -13,8 +13,9 @@ import json
 import math
 import os
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -86,9 +87,14 @@ def simulate(
     found: list[SimulatedJob] = []
     for model in progress.over(sorted(recordings.models if models is None else models), "simulated runs"):
         variants = [name for name in VARIANTS if key_of(model, name) in recordings]
-        path = work / f"{model.replace('/', '--')}-{_digest(recordings, model, variants, jobs)}.json.gz"
-        found += _read(path) if path.exists() else _write(path, list(_simulated(model, variants, jobs)))
+        name, digest = model.replace("/", "--"), _digest(recordings, model, variants, jobs)
+        found += _kept(work / f"{name}-{digest}.json.gz", partial(_simulated, model, variants, jobs))
+        found += _kept(work / f"{name}-alone-{digest}.json.gz", partial(_sharded_alone, model, variants))
     return found
+
+
+def _kept(path: Path, make: Callable[[], Iterator[SimulatedJob]]) -> list[SimulatedJob]:
+    return _read(path) if path.exists() else _write(path, list(make()))
 
 
 def _digest(recordings: Recordings, model: str, variants: Sequence[str], jobs: int) -> str:
@@ -122,6 +128,25 @@ def _simulated(model: str, variants: Sequence[str], jobs: int) -> Iterator[Simul
             settings = _settings(variant, rng)
             if points := tuple(_points(line, variant, recording, settings, rng)):
                 yield SimulatedJob(model, variant, settings, points)
+
+
+def _sharded_alone(model: str, variants: Sequence[str]) -> Iterator[SimulatedJob]:
+    """DeepSpeed on one GPU, as people try ZeRO and offloading: language models with all weights trained."""
+    line = builtin_catalog().line(model)
+    if line is None or line.sequence_length is None:
+        return
+    for variant in variants:
+        said = dict(VARIANTS[variant])
+        if said.get("task") == "inference" or "lora-rank" in said or "quantization" in said:
+            continue
+        rng = np.random.default_rng([VERSION, zlib.crc32(key_of(model, variant).encode()), 1])
+        said |= {
+            "optimizer": _drawn(_OPTIMIZERS, rng),
+            "data-parallel-size": "1",
+            "zero-stage": str(rng.choice((2, 3))),
+        }
+        if points := tuple(_points(line, variant, load_recording(key_of(model, variant)), said, rng)):
+            yield SimulatedJob(model, variant, said, points)
 
 
 # ---------------------------------------------------------------------- what is drawn

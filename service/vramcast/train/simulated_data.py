@@ -42,7 +42,7 @@ class Simulated:
     cells: NDArray[np.str_]  # (rows, LEVELS, cells), the narrowest first
     network: NDArray[np.int64]  # (rows,) in `tokens`
     held_bytes: NDArray[np.float64]  # (rows,) by the rules
-    unit_bytes: NDArray[np.float64]
+    unit_bytes: NDArray[np.float64]  # (rows, LEVELS)
     units: NDArray[np.float64]  # (rows, batches), 0 where there is none
     active_bytes: NDArray[np.float64]  # (rows, batches)
     reserved_bytes: NDArray[np.float64]
@@ -89,6 +89,7 @@ def build(jobs: Sequence[SimulatedJob], groups: Mapping[str, str], progress: Pro
 class _Row:
     features: TotalsFeatures
     facts: Floats
+    unit_bytes: list[float]  # by level
     cells: list[list[str]]
     network: int
     points: Sequence[Point]
@@ -106,15 +107,20 @@ def _row(
     except InvalidTask:
         return None
     run = summarized(task, network)
-    features = describe_totals(run, network)
+    cells = [list(cells_of(run, told)) for told in LEVELS]
+    if not all(cells):
+        return None  # of a kind that is left to the rules
     unsized = replace(run, sequence_length=None)
     shown = {Told.LAYERS: (run, network), Told.SUMMARY: (run, None), Told.UNSIZED: (unsized, None),
              Told.TERSE: (as_told(run, Told.TERSE), None)}  # fmt: skip
-    facts = np.stack([describe_totals(*shown[told]).facts for told in LEVELS])
-    cells = [list(cells_of(run, told)) for told in LEVELS]
+    described = {told: describe_totals(*shown[told]) for told in LEVELS}
+    facts = np.stack([described[told].facts for told in LEVELS])
+    # What a task does not tell is not known when it is forecast, but its length is.
+    unit_bytes = [described[Told.LAYERS if told is Told.LAYERS else Told.SUMMARY].totals.unit_bytes for told in LEVELS]
     priors = [summary_prior(replace(run, batch_size=point.batch), _PRODUCT) for point in points]
     rules = [prior.total_bytes - prior.parts[-1].size_bytes for prior in priors]
-    return _Row(features, facts, cells, 0, points, rules, groups[job.model], bool(unfamiliar_settings(run)))
+    unfamiliar = bool(unfamiliar_settings(run))
+    return _Row(described[Told.LAYERS], facts, unit_bytes, cells, 0, points, rules, groups[job.model], unfamiliar)
 
 
 def _stacked(rows: Sequence[_Row]) -> Simulated:
@@ -127,7 +133,7 @@ def _stacked(rows: Sequence[_Row]) -> Simulated:
         cells=np.array([row.cells for row in rows]),
         network=np.array([row.network for row in rows]),
         held_bytes=np.array([row.features.totals.held_bytes for row in rows]),
-        unit_bytes=np.array([row.features.totals.unit_bytes for row in rows]),
+        unit_bytes=np.array([row.unit_bytes for row in rows]),
         units=padded([[each * p.batch for p in row.points] for each, row in zip(per_batch, rows, strict=True)]),
         active_bytes=padded([[float(point.active_bytes) for point in row.points] for row in rows]),
         reserved_bytes=padded([[float(point.reserved_bytes) for point in row.points] for row in rows]),

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections import Counter as Tally
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,23 +24,25 @@ from vramcast.forecast.catalog import builtin_catalog
 from vramcast.forecast.forecast import Factors
 from vramcast.forecast.recorded_bounds import UNCALIBRATED
 from vramcast.forecast.totals_features import FACTS
-from vramcast.forecast.totals_model import FORMAT, MANIFEST, MODEL, MOST_FACTOR, OUTPUTS, TotalsModel
+from vramcast.forecast.totals_model import FACTORS, FORMAT, MANIFEST, MODEL, MOST_FACTOR, OUTPUTS, TotalsModel
 from vramcast.train.progress import Progress
 from vramcast.train.simulated import SimulatedJob, simulate
-from vramcast.train.simulated_data import LEVELS, Floats, Simulated, Tokens, architectures, build, deal
+from vramcast.train.simulated_data import LEVELS, Simulated, Tokens, architectures, deal
 from vramcast.train.speed_runs import modules_of_timm
+from vramcast.train.totals_blend import Blend, Schedules, fit_blend
 from vramcast.train.totals_export import check_totals, export_totals
+from vramcast.train.totals_kept import Kept
 from vramcast.train.totals_margins import accuracy, fit_margins
 from vramcast.train.totals_measured import measured_accuracy
-from vramcast.train.totals_trees import FactorTrees, TreeSchedule, fit_trees, mean_factors
+from vramcast.train.totals_network import weight_count
+from vramcast.train.totals_rows import kept_rows
 
+RESERVED = OUTPUTS.index("reserved_factors")
 FOLDS = 5
-# More of them vary less, and take as much longer.
-_BAGS = 1
+# The first so many jobs of each recording. Architectures are few, and the rest of the jobs would take as long again.
+JOBS_OF_A_RECORDING = 6
 # A parity check on so many rows.
 _CHECKED = 2000
-
-Bags = dict[str, list[FactorTrees]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,67 +50,88 @@ class Validated:
     """Factors of rows whose architecture was left out, and the model of each fold."""
 
     fold: NDArray[np.int64]
-    factors: dict[str, NDArray[np.float64]]  # by output: (rows, LEVELS, factors)
-    models: list[Bags]
+    factors: NDArray[np.float64]  # (rows, LEVELS, counters, factors)
+    models: list[Blend]
 
 
 def fit_totals(
-    data_dir: Path, out: Path, progress: Progress, schedule: TreeSchedule | None = None,
+    data_dir: Path, out: Path, progress: Progress, schedules: Schedules | None = None,
     models: Sequence[str] | None = None,
 ) -> dict[str, Any]:  # fmt: skip
     """Returns the manifest. `models`: those to simulate, by default every recorded one."""
-    schedule = schedule or TreeSchedule()
-    jobs, data, _, groups = simulated_data(out / "work", progress, models)
-    validated = cross_validate(data, schedule, progress)
-    missed = missed_by(data, validated.factors[OUTPUTS[1]], data.reserved_bytes)
-    shipped = fit_bags(data, schedule)
+    schedules = schedules or Schedules()
+    runs = simulated_data(out / "work", progress, models)
+    data, kept = runs.data, kept_fits(out / "work", runs, schedules, progress)
+    validated = cross_validate(runs, schedules, kept, progress)
+    missed = missed_by(data, validated.factors[:, :, RESERVED], data.reserved_bytes)
+    shipped = fit_blend(data, runs.tokens, schedules, kept, "all")
     manifest = _save(out, shipped, fit_margins(missed, data, np.ones(len(data), np.bool_)))
+    checked = np.random.default_rng(0).permutation(len(data))[:_CHECKED]
     manifest |= {
-        "simulated": _counts(jobs, data),
+        "simulated": _counts(runs.jobs, data),
+        "network": asdict(shipped.network.shape) | {"weights": weight_count(shipped.network)},
         "split": f"{FOLDS} folds of whole architectures",
-        "parity": check_totals((out / MODEL).read_bytes(), shipped, _some_facts(data)),
+        "parity": check_totals((out / MODEL).read_bytes(), shipped, data.where(checked), runs.tokens),
         "accuracy": accuracy(missed, rules_missed(data), data, validated.fold),
-        "measured": _measured(data_dir, out, data, validated, missed, groups, progress),
+        "measured": _measured(data_dir, out, runs, validated, missed, progress),
     }
     (out / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
     return manifest
 
 
-def simulated_data(
-    work: Path, progress: Progress, models: Sequence[str] | None = None
-) -> tuple[list[SimulatedJob], Simulated, Tokens, dict[str, str]]:
-    """The jobs, their runs as arrays, their networks' layers, and the architecture of each network of the catalog."""
+@dataclass(frozen=True, slots=True)
+class SimulatedRuns:
+    jobs: list[SimulatedJob]
+    data: Simulated
+    tokens: Tokens
+    groups: dict[str, str]  # the architecture of each network of the catalog
+
+
+def simulated_data(work: Path, progress: Progress, models: Sequence[str] | None = None) -> SimulatedRuns:
     try:
         modules = modules_of_timm()
     except InvalidInput:
         progress.say("timm is not installed: architectures are told by the names of models alone")
         modules = {}
-    jobs = simulate(work / "simulated", progress, models=models)
+    jobs = list(_first_of_each(simulate(work / "simulated", progress, models=models)))
     groups = architectures([line.name for line in builtin_catalog().lines()], modules)
-    data, tokens = build(jobs, groups, progress)
-    return jobs, usable(data), tokens, groups
+    data, tokens = kept_rows(work, jobs, groups, progress)
+    return SimulatedRuns(jobs, usable(data), tokens, groups)
+
+
+def _first_of_each(jobs: Sequence[SimulatedJob]) -> Iterator[SimulatedJob]:
+    seen: Tally[tuple[str, str]] = Tally()
+    for job in jobs:
+        seen[job.model, job.variant] += 1
+        if seen[job.model, job.variant] <= JOBS_OF_A_RECORDING or job.settings.get("data-parallel-size") == "1":
+            yield job
+
+
+def kept_fits(work: Path, runs: SimulatedRuns, schedules: Schedules, progress: Progress) -> Kept:
+    """Where models of these rows and schedules are."""
+    told = hashlib.sha256(repr(schedules).encode())
+    for values in (runs.data.facts, runs.data.unit_bytes, runs.data.reserved_bytes):
+        told.update(values.tobytes())
+    return Kept(work / f"totals-fits-{told.hexdigest()[:12]}", progress)
 
 
 def _measured(
-    data_dir: Path, out: Path, data: Simulated, validated: Validated, missed: NDArray[np.float64],
-    groups: Mapping[str, str], progress: Progress,
+    data_dir: Path, out: Path, runs: SimulatedRuns, validated: Validated, missed: NDArray[np.float64],
+    progress: Progress,
 ) -> list[dict[str, Any]]:  # fmt: skip
     """Networks of other architectures than the catalog's are in nobody's training data, so any fold's model will do."""
+    data, groups = runs.data, runs.groups
     fold_of = dict(zip(data.group.tolist(), validated.fold.tolist(), strict=True))
     models = []
-    for number, bags in enumerate(validated.models):
+    for number, blend in enumerate(validated.models):
         directory = out / "work" / f"totals-{number}"
-        _save(directory, bags, fit_margins(missed, data, validated.fold != number))
+        _save(directory, blend, fit_margins(missed, data, validated.fold != number))
         models.append(TotalsModel(directory))
     manifest = out / model.MANIFEST
     calibration = model.load_artifact(out).recorded if manifest.exists() else UNCALIBRATED
     return measured_accuracy(
         data_dir, lambda network: models[fold_of.get(groups.get(network, ""), 0)], calibration, progress
     )
-
-
-def _some_facts(data: Simulated) -> Floats:
-    return np.asarray(data.facts[:_CHECKED].reshape(-1, len(FACTS)), np.float32)
 
 
 def usable(data: Simulated) -> Simulated:
@@ -117,33 +141,15 @@ def usable(data: Simulated) -> Simulated:
     return data.where(there.any(1) & filled.all(1) & (data.held_bytes > 1.0))
 
 
-def weights(group: NDArray[np.str_]) -> Floats:
-    """An architecture counts by the root of its runs: large families must not drown the others."""
-    _, index, counts = np.unique(group, return_inverse=True, return_counts=True)
-    weight = 1.0 / np.sqrt(counts[index])
-    return np.asarray(weight / weight.mean(), np.float32)
-
-
-def fit_bags(data: Simulated, schedule: TreeSchedule) -> Bags:
-    weight, counters = weights(data.group), (data.active_bytes, data.reserved_bytes)
-    return {
-        name: [fit_trees(data, counter, weight, schedule, seed) for seed in range(_BAGS)]
-        for name, counter in zip(OUTPUTS, counters, strict=True)
-    }
-
-
-def cross_validate(data: Simulated, schedule: TreeSchedule, progress: Progress) -> Validated:
+def cross_validate(runs: SimulatedRuns, schedules: Schedules, kept: Kept, progress: Progress) -> Validated:
     """Whole architectures are left out in turn."""
-    fold = deal(data.group, FOLDS)
-    factors = {name: np.zeros((len(data), len(LEVELS), 3)) for name in OUTPUTS}
+    data, fold = runs.data, deal(runs.data.group, FOLDS)
+    factors = np.zeros((len(data), len(LEVELS), len(OUTPUTS), FACTORS))
     models = []
     for number in progress.over(range(FOLDS), "architectures left out"):
-        bags = fit_bags(data.where(fold != number), schedule)
-        models.append(bags)
         held = fold == number
-        for name, bag in bags.items():
-            for level in range(len(LEVELS)):
-                factors[name][held, level] = mean_factors(bag, data.facts[held, level])
+        models.append(fit_blend(data.where(~held), runs.tokens, schedules, kept, str(number)))
+        factors[held] = models[-1].factors(data.where(held), runs.tokens)
     return Validated(fold, factors, models)
 
 
@@ -151,7 +157,7 @@ def missed_by(data: Simulated, factors: NDArray[np.float64], counter_bytes: NDAr
     """(rows, LEVELS, batches): log(recorded / forecast), NaN where there is no batch."""
     floor, start, slope = np.moveaxis(np.exp(np.clip(factors, -MOST_FACTOR, MOST_FACTOR)), 2, 0)[..., None]
     held = data.held_bytes[:, None, None]
-    line = start * held + slope * (data.unit_bytes[:, None] * data.units)[:, None]
+    line = start * held + slope * data.unit_bytes[:, :, None] * data.units[:, None]
     there = np.broadcast_to((data.units > 0)[:, None], line.shape)
     missed = np.log(np.maximum(counter_bytes, 1.0))[:, None] - np.log(np.maximum(floor * held, line))
     return np.where(there, missed, np.nan)
@@ -164,9 +170,9 @@ def rules_missed(data: Simulated) -> NDArray[np.float64]:
     return np.where(there, missed, np.nan)
 
 
-def _save(directory: Path, bags: Bags, cells: Mapping[str, Factors]) -> dict[str, Any]:
+def _save(directory: Path, blend: Blend, cells: Mapping[str, Factors]) -> dict[str, Any]:
     """As the service loads it; returns the manifest."""
-    exported = export_totals(bags)
+    exported = export_totals(blend)
     digest = hashlib.sha256(exported).hexdigest()
     manifest = {
         "format": FORMAT,

@@ -99,6 +99,7 @@ def accuracy(
         {"told": str(told), "kind": kind, **_figures(missed[:, level], rules_missed, margins, level, data, rows)}
         for level, told in enumerate(LEVELS)
         for kind, rows in _kinds(data, level)
+        if not np.isnan(margins[_TOLD_RISK][rows, level]).all()  # too few architectures: the rules answer
     ]
 
 

@@ -6,7 +6,6 @@ the gradient of the distance between the memory that they add up to and the reco
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,20 +43,19 @@ class FactorTrees:
         return np.asarray(self.booster.predict(facts, raw_score=True)).reshape(len(facts), FACTORS)
 
 
-def mean_factors(bag: Sequence[FactorTrees], facts: Floats) -> NDArray[np.float64]:
-    """(rows, factors)."""
-    return np.asarray(np.mean([one.predict(facts) for one in bag], axis=0))
-
-
 def fit_trees(
-    data: Simulated, counter_bytes: NDArray[np.float64], weight: Floats, schedule: TreeSchedule, seed: int
-) -> FactorTrees:
-    """Each row is described in one of the ways that a task may be."""
+    data: Simulated, counter_bytes: NDArray[np.float64], weight: Floats, schedule: TreeSchedule, seed: int,
+    start: NDArray[np.float64] | None = None,
+) -> FactorTrees:  # fmt: skip
+    """Each row is described in one of the ways that a task may be.
+
+    `start`: factors (rows, LEVELS, factors) that these trees add to.
+    """
     way = np.random.default_rng(seed).integers(len(LEVELS), size=len(data))
-    facts = data.facts[np.arange(len(data)), way]
+    facts, unit_bytes = (every[np.arange(len(data)), way] for every in (data.facts, data.unit_bytes))
     there = data.units > 0
     target = np.log(np.where(there, counter_bytes, 1.0))
-    of_line = data.unit_bytes[:, None] * data.units
+    of_line = unit_bytes[:, None] * data.units
     share = np.where(there, (weight / np.maximum(1, there.sum(1)))[:, None], 0.0)
     share = np.where(counter_bytes > _MOST_BYTES, _BEYOND * share, share)
 
@@ -80,4 +78,5 @@ def fit_trees(
         "bagging_freq": 1, "feature_fraction": 0.5, "feature_pre_filter": False, "lambda_l2": 1.0, "verbose": -1,
         "num_threads": 1, "seed": seed, "deterministic": True, "force_row_wise": True,
     }  # fmt: skip
-    return FactorTrees(lightgbm.train(parameters, lightgbm.Dataset(facts), schedule.rounds))
+    begun = None if start is None else start[np.arange(len(data)), way].ravel(order="F")
+    return FactorTrees(lightgbm.train(parameters, lightgbm.Dataset(facts, init_score=begun), schedule.rounds))
