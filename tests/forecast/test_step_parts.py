@@ -69,6 +69,81 @@ def test_a_norm_fused_with_its_activation_is_found_by_its_parameters(buffers: in
     assert part(network(*ops, buffers=buffers), name) == 0.0
 
 
+def test_a_dropout_moves_what_the_trace_counted_and_no_more() -> None:
+    """Most have a rate of zero and do nothing. Additions that no layer shows must not be lost behind them."""
+    dropout = Op("Dropout", OpKind.DROPOUT, 32 * 196, 32 * 196, shape=(32, 14, 14))
+    added = 3.0 * 32 * 196
+    work = work_of(network(convolution(2048), dropout, elements=96 * 196 + added))
+    assert work is not None
+    assert work.elements.tolist() == [96 * 196, 0]
+    assert work.unlisted_elements == added
+
+
+def depthwise(kernel: int) -> Op:
+    return Op("Conv2d", OpKind.DEPTHWISE, 32 * 196, 32 * 196, 32 * kernel**2, kernel, kernel**2, 32, shape=(32, 14, 14))
+
+
+@pytest.mark.parametrize(
+    ("norm", "kernel", "name"),
+    [
+        (Op("BatchNorm2d", OpKind.BATCH_NORM, 32 * 196, 32 * 196, 64, shape=(32, 14, 14)), 7, "depthwise_plain"),
+        (Op("LayerNorm", OpKind.LAYER_NORM, 32 * 196, 32 * 196, 64, shape=(14, 14, 32)), 7, "depthwise_7"),
+        (Op("GroupNorm", OpKind.LAYER_NORM, 32 * 196, 32 * 196, 64, shape=(32, 14, 14)), 9, "depthwise_plain"),
+        (Op("BatchNorm2d", OpKind.BATCH_NORM, 32 * 196, 32 * 196, 64, shape=(32, 14, 14)), 5, "depthwise_5"),
+    ],
+    ids=["batch norm", "layer norm", "group norm", "kernel that cuDNN has"],
+)
+def test_large_depthwise_kernels_are_plain_unless_a_norm_left_the_channels_last(
+    norm: Op, kernel: int, name: str
+) -> None:
+    given = network(norm, depthwise(kernel))
+    found = {part_name for part_name in PARTS if part_name.startswith("depthwise_") and part(given, part_name) > 0.0}
+    assert found == {name, "depthwise_moves"}
+
+
+def test_weights_of_a_linear_layer_that_is_not_called_multiply_as_one_that_is() -> None:
+    tokens, width = 196, 64
+    called = Op("Linear", OpKind.LINEAR, tokens * width, tokens * width, width**2, shape=(tokens, width))
+    macs = 2.0 * tokens * width**2
+    twice = Description((called,), 2 * width**2, 100, "transformer", work=CountedWork(macs, 0.0, 9.0, 0.0, 0.0, 0.0))
+    once = Description((called,), width**2, 100, "transformer", work=CountedWork(macs, 0.0, 9.0, 0.0, 0.0, 0.0))
+    assert part(twice, "rest_macs") == 0.0 < part(once, "rest_macs")
+    assert part(twice, "linear") == pytest.approx(part(once, "linear") + part(once, "rest_macs"))
+
+
+@pytest.mark.parametrize(
+    ("between", "is_strided"),
+    [
+        ((), True),
+        ((Op("Affine", OpKind.OTHER, 196 * 32, 196 * 32, 64, shape=(196, 32)),), True),
+        ((Op("LayerNorm", OpKind.LAYER_NORM, 196 * 32, 196 * 32, 64, shape=(196, 32)),), False),
+        ((Op("Dropout", OpKind.DROPOUT, 197 * 32, 197 * 32, shape=(197, 32)),), False),
+    ],
+    ids=["read at once", "scaled", "norm", "class token"],
+)
+def test_patches_are_read_channel_by_channel_unless_something_copied_them(
+    between: tuple[Op, ...], is_strided: bool
+) -> None:
+    patches = Op("Conv2d", OpKind.CONV, 3 * 224 * 224, 32 * 196, 3 * 32 * 256, 16, 256, stride=16, shape=(32, 14, 14))
+    tokens = between[-1].shape[0] if between else 196
+    reads = Op("Linear", OpKind.LINEAR, tokens * 32, tokens * 96, 32 * 96, shape=(tokens, 96))
+    assert (part(network(patches, *between, reads), "strided") > 0.0) is is_strided
+
+
+@pytest.mark.parametrize(("width", "tiles"), [(48, 0), (64, 1), (128, 1), (160, 2)])
+def test_wide_groups_take_whole_tiles(width: int, tiles: int) -> None:
+    channels = 4 * width
+    grouped = Op("Conv2d", OpKind.GROUPED, channels * 3136, channels * 3136, channels * width * 9, 3, 9, 4,
+                 shape=(channels, 56, 56))  # fmt: skip
+    given = network(grouped)
+    assert part(given, "grouped_tiles") == pytest.approx(tiles * 128 / width * part(given, "grouped_wide"))
+
+
+def test_scaled_layers_are_not_among_the_slow_others() -> None:
+    scale = Op("LayerScale", OpKind.OTHER, 196 * 32, 196 * 32, 32, shape=(196, 32))
+    assert part(network(scale), "other") == 0.0 < part(network(scale), "scale")
+
+
 @pytest.mark.parametrize("cell", CELLS)
 def test_every_part_rises_with_the_batch_and_so_does_their_weighted_time(cell: str) -> None:
     norm = Op("BatchNorm2d", OpKind.BATCH_NORM, 32 * 196, 32 * 196, 64, shape=(32, 14, 14))

@@ -17,7 +17,8 @@ from vramcast.names import Product
 from vramcast.task.task import Task
 from vramcast.task.vocabulary import Level, Precision
 from vramcast.train.progress import Progress
-from vramcast.train.speed import assign, make_data, train_speed
+from vramcast.train.speed import train_speed
+from vramcast.train.speed_data import assign, make_data
 from vramcast.train.speed_evaluation import evaluate_speed
 from vramcast.train.speed_network import SpeedSchedule
 from vramcast.train.speed_runs import read_speed_runs

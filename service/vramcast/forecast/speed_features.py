@@ -20,7 +20,7 @@ from vramcast.hardware.peaks import PeakRates
 from vramcast.task.task import Task
 from vramcast.task.vocabulary import Kind, Precision
 
-VERSION = "speed-2"
+VERSION = "speed-3"
 TOKENS = 32
 TOKEN_WIDTH = 14
 _BATCH = 128

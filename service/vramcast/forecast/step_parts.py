@@ -1,7 +1,8 @@
 """A step's time in parts: what each kind of kernel would take at the GPU's peak.
 
 A kernel never runs at the peak, and each kind misses it by a factor of its own: depthwise convolutions by much, large
-matrix products by little, norms in mixed precision because they compute in fp32. Training fits one weight per part
+matrix products by little, norms in mixed precision because they compute in fp32. cuDNN has no depthwise kernel above
+5x5: PyTorch runs its own there, at about a thirtieth of the peak. Training fits one weight per part
 (`train/speed_weights.py`), and the weighted sum is the first forecast. Kernels are started ahead, so starting them only
 counts where it takes longer than running them.
 
@@ -10,6 +11,8 @@ No weight is negative and every part rises with the batch, so the sum does too.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -27,19 +30,20 @@ from vramcast.forecast.roofline import (
     dense_rate,
 )
 from vramcast.forecast.saved import Array
-from vramcast.forecast.work import FLOPS_PER_MAC, is_linear, passes, work_of
+from vramcast.forecast.work import FLOPS_PER_MAC, Work, is_linear, passes, work_of
 from vramcast.hardware.peaks import PeakRates
 from vramcast.task.task import Task
 from vramcast.task.vocabulary import Attention, Kind
 
 _ARITHMETIC = (
     "conv", "conv_narrow", "conv_first", "conv_odd", "pointwise", "pointwise_odd", "linear", "linear_odd",
-    "grouped_4", "grouped_8", "grouped_16", "grouped_32", "grouped_64", "grouped_wide",
-    "depthwise_3", "depthwise_5", "depthwise_7",
+    "grouped_4", "grouped_8", "grouped_16", "grouped_32", "grouped_48", "grouped_wide",
+    "grouped_tiles", "depthwise_3", "depthwise_5", "depthwise_7", "depthwise_plain",
 )  # fmt: skip
 _TRAFFIC = (
     "conv_moves", "pointwise_moves", "linear_moves", "grouped_moves", "depthwise_moves", "batch_norm", "layer_norm",
-    "group_norm", "keeps_output", "keeps_input", "dropout", "pool", "softmax", "other",
+    "group_norm", "keeps_output", "keeps_input", "dropout", "pool", "softmax", "scale", "strided",
+    "other",
 )  # fmt: skip
 _REST = ("rest_half", "rest_full", "rest_macs", "attention_macs", "attention_moves", "weights")
 # The last two are apart: an update happens once, and kernels are started ahead.
@@ -55,6 +59,8 @@ _MOVES = {
 }  # fmt: skip
 # Tensor cores take channels in eights, and fill their tiles from this many on.
 _EIGHT, _NARROW = 8, 64
+# Wider groups are computed in whole tiles of so many channels.
+_WIDE_GROUP, _TILE = 48, 128
 # How sharply the time to start kernels takes over from the time to run them.
 _SHARPNESS = 4.0
 _NOWHERE = -1
@@ -90,6 +96,9 @@ class _Layers:
     linear: NDArray[np.bool_]
     elements: Array
     out_elements: Array
+    in_tiles: float  # multiplications of wide groups, each in whole tiles
+    strided: float  # elements that linear layers read channel by channel
+    unlisted_linear: float  # multiplications
     rest: float  # elements that no layer shows
     full_share: float  # of the rest, in fp32 even under mixed precision
 
@@ -113,9 +122,12 @@ def step_parts(network: Description, task: Task, peaks: PeakRates, batch: int | 
     eager = task.attention is Attention.EAGER
     kernels = len(network.ops) + work.unlisted_kernels + eager * work.attention_kernels
     parts[_INDEX["dropout"]] *= trains
+    parts[_INDEX["strided"]] = layers.strided * move
+    parts[_INDEX["linear"]] += layers.unlisted_linear * flops / dense
+    parts[_INDEX["grouped_tiles"]] = layers.in_tiles * flops / dense
     parts[_INDEX["rest_half"] :] = (
         layers.rest * (1.0 - layers.full_share) * move, layers.rest * layers.full_share * move,
-        max(0.0, work.unlisted_macs) * flops / dense, work.attention_macs * flops / dense,
+        max(0.0, work.unlisted_macs - layers.unlisted_linear) * flops / dense, work.attention_macs * flops / dense,
         eager * work.attention_elements * move, WEIGHT_BYTES * float(work.weights.sum()) * rounds / bandwidth,
         trains * UPDATE_BYTES * network.parameters / bandwidth, START_SECONDS * rounds * kernels,
     )  # fmt: skip
@@ -153,6 +165,8 @@ def _sorted_layers(network: Description) -> _Layers:
     elements = work.elements.copy()
     for index, op in enumerate(ops):
         part = _arithmetic_of(op, int(work.channels_in[index]))
+        if part == "depthwise_7" and not _follows_layer_norm(ops, index):
+            part = "depthwise_plain"
         arithmetic[index] = _INDEX[part] if part else _NOWHERE
         if index in hidden:
             traffic[index], elements[index] = _INDEX[norm], 2.0 * op.out_elements
@@ -167,6 +181,9 @@ def _sorted_layers(network: Description) -> _Layers:
         linear=np.array([is_linear(op) for op in ops]),
         elements=elements,
         out_elements=np.array([op.out_elements for op in ops], dtype=np.float64),
+        in_tiles=sum(map(_in_tiles, ops)),
+        strided=_strided_elements(ops, elements),
+        unlisted_linear=_unlisted_linear_macs(network, work),
         rest=max(0.0, rest),
         full_share=full / (full + half) if full else 0.0,
     )  # fmt: skip
@@ -186,7 +203,7 @@ def _arithmetic_of(op: Op, channels_in: int) -> str:
         case OpKind.DEPTHWISE:
             part = f"depthwise_{3 if op.kernel <= 3 else 5 if op.kernel <= 5 else 7}"
         case OpKind.GROUPED:
-            part = f"grouped_{next((width for width in (4, 8, 16, 32, 64) if per_group <= width), 'wide')}"
+            part = f"grouped_{next((width for width in (4, 8, 16, 32, _WIDE_GROUP) if per_group <= width), 'wide')}"
         case _ if channels_in < _EIGHT:
             part = "conv_first"
         case _:
@@ -199,6 +216,8 @@ def _traffic_of(op: Op) -> str:
         return "group_norm" if "Group" in op.type else "layer_norm"
     if is_linear(op):
         return "linear_moves"
+    if op.kind is OpKind.OTHER and ("Scale" in op.type or "Affine" in op.type):
+        return "scale"
     return _MOVES.get(op.kind) or _BY_KIND.get(op.kind, "other")
 
 
@@ -219,3 +238,39 @@ def _hidden_norms(network: Description) -> frozenset[int]:
     unlisted = network.parameters - sum(op.parameters for op in ops)
     expected = 2 * sum(ops[index - 1].shape[0] for index in found)
     return frozenset(found) if unlisted >= 0.5 * expected else frozenset()
+
+
+def _in_tiles(op: Op) -> float:
+    """Multiplications of a wide group, computed in whole tiles: without tensor cores' grouped kernels, which channels
+    last lacks for such widths, each group is a matrix product of its own."""
+    width = op.shape[0] // op.groups if op.kind is OpKind.GROUPED and op.shape else 0
+    return float(op.out_elements * op.area * _TILE * math.ceil(width / _TILE)) if width > _WIDE_GROUP else 0.0
+
+
+def _follows_layer_norm(ops: Sequence[Op], index: int) -> bool:
+    """A layer norm over the channels leaves them as the innermost dimension, and the next convolution reads them so."""
+    norms = (op for op in reversed(ops[:index]) if op.kind in (OpKind.BATCH_NORM, OpKind.LAYER_NORM))
+    last = next(norms, None)
+    return last is not None and last.kind is OpKind.LAYER_NORM and "Group" not in last.type
+
+
+def _unlisted_linear_macs(network: Description, work: Work) -> float:
+    """By weights of a linear layer that is not called: attention that adds its own biases uses them so."""
+    unlisted = network.parameters - sum(op.parameters for op in network.ops)
+    tokens = max((op.out_elements // op.shape[-1] for op in network.ops if is_linear(op)), default=0)
+    return float(min(max(0.0, work.unlisted_macs), unlisted * tokens)) if tokens > 1 else 0.0
+
+
+def _strided_elements(ops: Sequence[Op], elements: Array) -> float:
+    """Of linear layers that read patches as the convolution left them, channel by channel.
+
+    A norm or a class token in between would have copied them in the order in which a matrix product reads.
+    """
+    first = next((index for index, op in enumerate(ops) if op.kind is OpKind.CONV and op.kernel > 1 and op.shape), None)
+    if first is None:
+        return 0.0
+    patches = ops[first].out_elements // ops[first].shape[0]
+    reader = next((op for op in ops[first + 1 :] if op.kind not in (OpKind.VIEW, OpKind.DROPOUT)), None)
+    if reader is None or reader.kind is OpKind.LAYER_NORM or len(reader.shape) != 2 or reader.shape[0] != patches:
+        return 0.0
+    return float(elements[[is_linear(op) for op in ops]].sum())

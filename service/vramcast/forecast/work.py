@@ -5,6 +5,8 @@ gradients of the weights and those of the inputs. Layers show convolutions and l
 are between modules, where a layer list has nothing: a trace counts them, and without one they follow from the
 projections around them. A causal mask saves nothing here: half of the products are thrown away, not left out.
 
+Dropouts of a rate of zero do nothing, and most are: what a dropout moves is in the count only if it has a rate.
+
 A trace runs two samples and halves what it counts. What a network computes once for the whole batch (standardized
 weights, tables of positions) is in that count and must come out, or it would grow with the batch.
 """
@@ -73,7 +75,9 @@ def work_of(network: Description) -> Work | None:
     counted = network.work
     if counted is None:
         return Work(macs, elements, weights, channels, 0.0, 0.0, 0.0, attention_macs(ops), 0.0, 0.0, counted=False)
-    listed = sum(op.kind is not OpKind.VIEW for op in ops)
+    dropouts = np.array([op.kind is OpKind.DROPOUT for op in ops])
+    every_element[dropouts] = elements[dropouts] = 0.0
+    listed = sum(op.kind not in (OpKind.VIEW, OpKind.DROPOUT) for op in ops)
     standardized = sum(op.parameters for op in ops if _STANDARDIZED in op.type)
     return Work(
         macs, elements, weights, channels,

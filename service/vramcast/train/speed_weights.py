@@ -17,24 +17,22 @@ from vramcast.forecast.step_parts import CELLS, PARTS, SpeedCell, weighted_secon
 
 # The usual kernel takes a third longer than the peak allows.
 _USUAL = math.log(1.35)
-_HOLD = 0.02
+# For how many rows the figure that a weight is held near counts: of inference, of all training, of one cell.
+_HELD_INFERENCE, _HELD_TRAINING, _HELD_CELL = 4.0, 32.0, 16.0
 _BEND = 0.1  # in logarithms: beyond this a miss counts as it is, not as its square
 _ITERATIONS = 150
-_MANY_ROWS = 1500
-_FEW_ROWS = 100
 
 
 def fit_weights(parts: Array, seconds: Array, cells: NDArray[np.str_]) -> dict[str, Array]:
     """By cell. `parts` is (rows, parts), of runs that accumulate nothing."""
     trains = np.isin(cells, (SpeedCell.TRAINING, SpeedCell.CHANNELS_LAST))
     usual = np.full(len(PARTS), _USUAL)
-    infers = np.flatnonzero(cells == SpeedCell.INFERENCE)
-    infers = infers[:: max(1, len(infers) // _MANY_ROWS)]
-    inference = _fit(parts[infers], seconds[infers], usual)
-    pooled = _fit(parts[trains], seconds[trains], inference)
+    infers = cells == SpeedCell.INFERENCE
+    inference = _fit(parts[infers], seconds[infers], usual, _HELD_INFERENCE)
+    pooled = _fit(parts[trains], seconds[trains], inference, _HELD_TRAINING)
     logs = {SpeedCell.INFERENCE: inference}
     for cell in (SpeedCell.TRAINING, SpeedCell.CHANNELS_LAST):
-        logs[cell] = _fit(parts[cells == cell], seconds[cells == cell], pooled)
+        logs[cell] = _fit(parts[cells == cell], seconds[cells == cell], pooled, _HELD_CELL)
     return {cell: np.exp(logs[cell]) if cell in logs else _constant(parts, seconds, cells) for cell in CELLS}
 
 
@@ -51,13 +49,13 @@ def _constant(parts: Array, seconds: Array, cells: NDArray[np.str_]) -> Array:
     return np.full(len(PARTS), np.median(seconds[rows] / weighted_seconds(parts[rows], np.ones(len(PARTS)))))
 
 
-def _fit(parts: Array, seconds: Array, near: Array) -> Array:
+def _fit(parts: Array, seconds: Array, near: Array, held: float) -> Array:
     """Logarithms of the weights."""
     if len(seconds) < 2:
         return near
     given, target, start = (torch.as_tensor(values, dtype=torch.float64) for values in (parts, np.log(seconds), near))
     logs = start.clone().requires_grad_(True)
-    hold = _HOLD * max(1.0, _FEW_ROWS / len(seconds))
+    hold = held / len(seconds)
     optimizer = torch.optim.LBFGS([logs], max_iter=_ITERATIONS, line_search_fn="strong_wolfe")
 
     def loss() -> torch.Tensor:
