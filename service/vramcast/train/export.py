@@ -23,12 +23,12 @@ from vramcast.train.network import MEDIAN, QUANTILES, UTILIZATIONS, ForecastNetw
 from vramcast.train.novelty import novelty_nodes
 from vramcast.train.stacked import Stacked
 from vramcast.train.trees import (
-    BLEND,
     DISTANCE_BLEND,
     ML_DOMAIN,
     MOST_DISTANCE,
     SHARPENED,
     Correction,
+    blend_of,
     of_regime,
     regressor_node,
 )
@@ -98,13 +98,13 @@ def _append_trees(model: onnx.ModelProto, correction: Correction) -> None:
         return
     constants = {
         "median_index": np.array([MEDIAN], np.int64),
-        "blend": np.array([BLEND], np.float32),
         "least_distance": np.array([MIN_SPREAD], np.float32),
         "most_distance": np.array([MOST_DISTANCE], np.float32),
         "distance_blend": np.array([DISTANCE_BLEND], np.float32),
         "distance_rest": np.array([1.0 - DISTANCE_BLEND], np.float32),
         "sharpened": np.array([SHARPENED], np.float32),
         **{f"flag_{regime}_index": np.array([regime], np.int64) for regime in correction.medians},
+        **{f"blend_{regime}": blend_of(np.array([regime])).astype(np.float32) for regime in correction.medians},
     }
     graph.initializer.extend(numpy_helper.from_array(value, name) for name, value in constants.items())
     graph.node.extend([
@@ -131,7 +131,8 @@ def _regime_nodes(graph: onnx.GraphProto, correction: Correction, regime: int) -
     return [
         *of_regime(flag, run, results),
         helper.make_node("Sub", [f"tree_median_{regime}", "network_median"], [f"apart_{regime}"]),
-        helper.make_node("Mul", [f"apart_{regime}", flag], [f"own_apart_{regime}"]),
+        helper.make_node("Mul", [flag, f"blend_{regime}"], [f"weight_{regime}"]),
+        helper.make_node("Mul", [f"apart_{regime}", f"weight_{regime}"], [f"move_{regime}"]),
         helper.make_node("Mul", [f"tree_distance_{regime}", flag], [f"own_distance_{regime}"]),
         *([helper.make_node("Mul", [results[-1], flag], [f"widening_{regime}"])] if len(results) > 2 else []),
     ]
@@ -143,10 +144,9 @@ def _combining_nodes(regimes: list[int], with_novelty: list[int]) -> list[onnx.N
 
     node = helper.make_node
     return [
-        node("Sum", each("own_apart"), ["apart"]),
+        node("Sum", each("move"), ["move"]),
         node("Sum", each("own_distance"), ["log_distance"]),
         node("Sum", each("flag"), ["corrected"]),
-        node("Mul", ["apart", "blend"], ["move"]),
         node("Add", ["network_median", "move"], ["median"]),
         node("Sub", ["network_quantiles", "network_median"], ["distance"]),
         node("Max", ["distance", "least_distance"], ["some_distance"]),

@@ -30,8 +30,8 @@ _SUM, _BRANCH_LEQ = 1, 0
 _MIN_ROWS = 60
 # Replays without cuDNN are exact to the MiB, so trees would only add noise.
 _EXACT = Regime.REPLAYED
-# Weight of the trees' median against the network's.
-BLEND = 0.8
+# Weight of the trees' median against the network's. Of a summary, the network knows nothing that trees do not.
+_BLEND, _SUMMARY_BLEND = 0.8, 0.9
 # The same for the logarithm of a distance from the median.
 DISTANCE_BLEND = 0.65
 # Ensembles of each kind per regime. They differ only in their seed, and their mean varies less than a single one.
@@ -44,6 +44,10 @@ MOST_DISTANCE = 0.2
 _FLOOR = 0.004  # added to a distance before its logarithm
 
 
+def blend_of(regimes: NDArray[np.int64]) -> NDArray[np.float64]:
+    return np.where(regimes == Regime.SUMMARY, _SUMMARY_BLEND, _BLEND)
+
+
 def median_parameters(regime: Regime, seed: int) -> dict[str, Any]:
     sizes: dict[str, Any] = {"n_estimators": 350, "learning_rate": 0.05, "num_leaves": 20}
     if regime is Regime.TRACED:
@@ -51,7 +55,7 @@ def median_parameters(regime: Regime, seed: int) -> dict[str, Any]:
         sizes |= {"n_estimators": 300, "num_leaves": 31, "extra_trees": True}
     elif regime is Regime.SUMMARY:
         # A summary has 19 facts: a third of them would be too few for one tree.
-        sizes |= {"colsample_bytree": 0.7}
+        sizes |= {"n_estimators": 500, "num_leaves": 40, "colsample_bytree": 0.7}
     return _parameters(seed) | {"objective": "l1"} | sizes
 
 
@@ -74,7 +78,7 @@ Bag = tuple[lightgbm.LGBMRegressor, ...]
 class TreeOutput:
     """The trees' predictions; zero for rows whose regime has no trees."""
 
-    corrected: NDArray[np.bool_]
+    blend: NDArray[np.float64]  # weight of the trees' median; zero where there are none
     median: NDArray[np.float64]  # of log(measured / prior)
     log_distance: NDArray[np.float64]
     widening: NDArray[np.float64]  # of the logarithm of the spread, by how far the run is from the measured ones
@@ -89,9 +93,9 @@ class Correction:
     novelty: dict[int, Novelty] = field(default_factory=dict)
 
     def predict(self, facts: Floats, quantiles: Floats, regimes: NDArray[np.int64]) -> TreeOutput:
-        corrected = np.isin(regimes, list(self.medians))
+        blend = np.where(np.isin(regimes, list(self.medians)), blend_of(regimes), 0.0)
         distances = _by_regime(self.distances, stack_inputs(facts, quantiles), regimes)
-        return TreeOutput(corrected, self.medians_of(facts, regimes), distances, self._widening(facts, regimes))
+        return TreeOutput(blend, self.medians_of(facts, regimes), distances, self._widening(facts, regimes))
 
     def medians_of(self, facts: Floats, regimes: NDArray[np.int64]) -> NDArray[np.float64]:
         return _by_regime(self.medians, facts, regimes)
@@ -120,13 +124,13 @@ def _by_regime(bags: dict[int, Bag], inputs: Floats, regimes: NDArray[np.int64])
 def apply(quantiles: Floats, trees: TreeOutput) -> Floats:
     """The same arithmetic as in the exported graph."""
     median = quantiles[:, MEDIAN : MEDIAN + 1]
-    corrected = trees.corrected[:, None]
-    moved = median + np.where(corrected, BLEND * (trees.median[:, None] - median), 0.0)
+    blend = trees.blend[:, None]
+    moved = median + blend * (trees.median[:, None] - median)
     distance = quantiles - median
     own = np.maximum(distance, MIN_SPREAD) ** (1.0 - DISTANCE_BLEND)
     log_sharper = DISTANCE_BLEND * trees.log_distance + trees.widening
     sharp = np.minimum(own * np.exp(log_sharper)[:, None], MOST_DISTANCE)
-    distance = np.where(corrected & np.array(SHARPENED), sharp, distance)
+    distance = np.where((blend > 0.0) & np.array(SHARPENED), sharp, distance)
     return (moved + distance).astype(np.float32)
 
 

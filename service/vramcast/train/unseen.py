@@ -17,12 +17,12 @@ from vramcast.train.crossval import FOLDS, Unseen
 from vramcast.train.dataset import Dataset
 from vramcast.train.network import MEDIAN, QUANTILES
 from vramcast.train.novelty import HeldOutRuns, Novelty, learned, measured_space
-from vramcast.train.trees import BLEND, Correction, TreeOutput, apply, fit_distances, fit_medians, stack_inputs
+from vramcast.train.trees import Correction, TreeOutput, apply, blend_of, fit_distances, fit_medians, stack_inputs
 
 # Keep sources with few rows from being drowned out in a regime that they share.
 _TREE_WEIGHTS = {"xmem": 5.0, "gpumemnet-cnn": 2.0}
 # Weight of terse summaries against full ones: low enough that layers and architecture keep their influence.
-_TERSE_WEIGHT = 0.2
+_TERSE_WEIGHT = 0.1
 # A smaller gain (in logarithms) does not count: replayed networks are exact, and trees would only add noise.
 _LEAST_GAIN = 2e-4
 _SPREAD = QUANTILES.index(0.95)
@@ -110,7 +110,7 @@ class _Dealt:
             by_trees[rows] = correction.medians_of(levels.facts[rows], levels.regime[rows])
             self._corrections.append(correction)
         network = levels.quantiles[:, MEDIAN]
-        self.medians = network + BLEND * (by_trees - network)
+        self.medians = network + blend_of(levels.regime) * (by_trees - network)
         self._shipped = levels.quantiles.copy()
 
     def finish(self, keeps: set[int]) -> dict[int, HeldOutRuns]:
