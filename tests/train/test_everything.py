@@ -17,6 +17,8 @@ from vramcast.train.artifact_parts import name_parts
 from vramcast.train.commands import stages_table
 from vramcast.train.everything import Plan, Trained, train_everything
 from vramcast.train.progress import Progress
+from vramcast.train.totals_blend import Schedules
+from vramcast.train.totals_network import TotalsSchedule
 from vramcast.train.totals_trees import TreeSchedule
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # from third-party libraries
@@ -26,7 +28,14 @@ SIMULATED = (
     "torchvision/alexnet", "hf/bert-tiny", "timm/resnet18", "timm/vit_tiny_patch16_224", "timm/mobilenetv2_100",
     "timm/convnext_atto",
 )  # fmt: skip
-PLAN = Plan(1, TINY, SHORT, TreeSchedule(rounds=4), SIMULATED, SHORT_SPEED)
+PLAN = Plan(
+    1,
+    TINY,
+    SHORT,
+    Schedules(TreeSchedule(rounds=4), TotalsSchedule(steps=3, networks=2, jobs=4)),
+    SIMULATED,
+    SHORT_SPEED,
+)
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ from vramcast.train.speed import train_speed
 from vramcast.train.speed_network import SpeedSchedule
 from vramcast.train.speed_runs import has_speed_runs, modules_of_timm
 from vramcast.train.totals import fit_totals
-from vramcast.train.totals_trees import TreeSchedule
+from vramcast.train.totals_blend import Schedules
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class Plan:
     seeds: int = 2
     shape: Shape = field(default_factory=Shape)
     schedule: Schedule = field(default_factory=Schedule)
-    totals: TreeSchedule = field(default_factory=TreeSchedule)
+    totals: Schedules = field(default_factory=Schedules)
     simulated: Sequence[str] | None = None  # models; None: every recorded one
     speed: SpeedSchedule = field(default_factory=SpeedSchedule)
 
