@@ -18,6 +18,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from textwrap import fill
 from typing import Any
 
 import numpy as np
@@ -262,7 +263,7 @@ _NOTES = """\
 
 def _left_out(names: Sequence[str]) -> list[str]:
     """What an older page may have had, and nobody ran on these features."""
-    return [f"Not run on these features: {'; '.join(names)}.", ""] if names else []
+    return [fill(f"Not run on these features: {'; '.join(names)}.", 120), ""] if names else []
 
 
 def _table(cells: Mapping[tuple[str, str], str], sources: Sequence[str]) -> list[str]:

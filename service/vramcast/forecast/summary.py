@@ -5,8 +5,8 @@ Training, `vramcast profile` and the catalog all call `summarize`, so the number
 matrices that fused kernels never write, plus the gradients or a language model's logits.
 
 Layers, activations and parameters together identify a network as well as its name does: catalog models that agree in
-all three are versions of one another, and their bounds differ by at most `MATCH_MARGIN`. So a matching summary gets the
-layers of that model, and its bound is raised by the margin.
+all three are versions of one another, and their bounds hardly ever differ by more than `MATCH_MARGIN`. So a matching
+summary gets the layers of that model, and its bound is raised by the margin.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _KEEPS_OUTPUT = frozenset({OpKind.KEEPS_OUTPUT, OpKind.SOFTMAX})
 # People round the figures they type. A different head changes the parameters but hardly the activations.
 _ACTIVATIONS_APART = 0.005
 _PARAMETERS_APART = 0.10
-# The bounds of models with the same summary differ by at most this factor.
+# The bounds of models with the same summary differ by at most this factor, but for one in a hundred.
 MATCH_MARGIN = 1.12
 
 
