@@ -21,7 +21,7 @@ from vramcast.task.vocabulary import Kernels
 from vramcast.train.progress import Progress
 from vramcast.train.simulated import SimulatedJob, job_task, simulate
 from vramcast.train.simulated_data import LEVELS, MOST_POINTS, Simulated, Tokens, architectures, build, deal
-from vramcast.train.totals import missed_by, usable
+from vramcast.train.totals import SimulatedRuns, kept_fits, missed_by, usable
 from vramcast.train.totals_blend import Schedules, by_network, fit_blend, weights
 from vramcast.train.totals_export import check_totals, export_totals
 from vramcast.train.totals_kept import Kept
@@ -153,6 +153,29 @@ def test_what_is_kept_is_not_fitted_again(built: tuple[Simulated, Tokens], tmp_p
     again = fit_blend(data, tokens, SCHEDULES, Kept(tmp_path, QUIET), "all")
     assert {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()} == made
     assert np.array_equal(first.factors(data, tokens), again.factors(data, tokens))
+
+
+def test_what_could_not_be_written_whole_is_made_again(tmp_path: Path) -> None:
+    kept = Kept(tmp_path, QUIET)
+    with pytest.raises(UnicodeEncodeError):
+        kept.text("trees", lambda: "cannot be written: \ud800")
+    assert kept.text("trees", lambda: "written") == "written"
+
+
+def test_models_are_fitted_again_once_architectures_are_told_otherwise(
+    built: tuple[Simulated, Tokens], tmp_path: Path
+) -> None:
+    """Folds follow from them, and a model that is kept must not have seen what is held out."""
+    data, tokens = usable(built[0]), built[1]
+    others = replace(data, group=data.group[::-1].copy())
+    other_tokens = Tokens(tokens.tokens + 1, tokens.kinds)
+    found = {
+        kept_fits(tmp_path, SimulatedRuns([], rows, shown, GROUPS), SCHEDULES, QUIET).directory
+        for rows, shown in ((data, tokens), (others, tokens), (data, other_tokens))
+    }
+    assert len(found) == 3
+    same = SimulatedRuns([], replace(data), tokens, GROUPS)
+    assert kept_fits(tmp_path, same, SCHEDULES, QUIET).directory in found
 
 
 def test_jobs_of_a_kind_that_is_left_to_the_rules_are_left_out(

@@ -11,7 +11,7 @@ import hashlib
 import json
 from collections import Counter as Tally
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +34,7 @@ from vramcast.train.totals_export import check_totals, export_totals
 from vramcast.train.totals_kept import Kept
 from vramcast.train.totals_margins import accuracy, fit_margins
 from vramcast.train.totals_measured import measured_accuracy
-from vramcast.train.totals_network import weight_count
+from vramcast.train.totals_network import TotalsShape, weight_count
 from vramcast.train.totals_rows import kept_rows
 
 RESERVED = OUTPUTS.index("reserved_factors")
@@ -108,10 +108,11 @@ def _first_of_each(jobs: Sequence[SimulatedJob]) -> Iterator[SimulatedJob]:
 
 
 def kept_fits(work: Path, runs: SimulatedRuns, schedules: Schedules, progress: Progress) -> Kept:
-    """Where models of these rows and schedules are."""
-    told = hashlib.sha256(repr(schedules).encode())
-    for values in (runs.data.facts, runs.data.unit_bytes, runs.data.reserved_bytes):
-        told.update(values.tobytes())
+    """Where models of these rows and schedules are. Folds follow from the rows' architectures, so these count too."""
+    told = hashlib.sha256(repr((schedules, TotalsShape())).encode())
+    for rows in (runs.data, runs.tokens):
+        for field in fields(rows):
+            told.update(getattr(rows, field.name).tobytes())
     return Kept(work / f"totals-fits-{told.hexdigest()[:12]}", progress)
 
 

@@ -27,7 +27,7 @@ class Blend:
     network: TotalsNetwork
 
     def factors(self, data: Simulated, tokens: Tokens) -> Factors:
-        return BLEND * by_trees(self.trees, data) + (1.0 - BLEND) * by_network(self.network, data, tokens)
+        return blended(by_trees(self.trees, data), by_network(self.network, data, tokens))
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +65,10 @@ def kept_network(
     found = kept.network(name, fit)
     assert isinstance(found, TotalsNetwork)  # noqa: S101 - training wrote it
     return found
+
+
+def blended(of_trees: Factors, of_network: Factors) -> Factors:
+    return BLEND * of_trees + (1.0 - BLEND) * of_network
 
 
 def by_trees(trees: Mapping[str, FactorTrees], data: Simulated) -> Factors:

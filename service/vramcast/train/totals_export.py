@@ -12,8 +12,9 @@ from onnx import helper, numpy_helper
 from torch import Tensor, nn
 
 from vramcast.forecast.features import TOKEN_WIDTH, TOKENS
+from vramcast.forecast.onnx_session import open_session
 from vramcast.forecast.totals_features import FACTS
-from vramcast.forecast.totals_model import FACTORS, INPUTS, OUTPUTS, open_session
+from vramcast.forecast.totals_model import FACTORS, INPUTS, OUTPUTS
 from vramcast.train.export import ML_OPSET, TOLERANCE, ExportDiffers
 from vramcast.train.simulated_data import LEVELS, Simulated, Tokens
 from vramcast.train.totals_blend import BLEND, Blend

@@ -7,13 +7,15 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from vramcast.train.progress import Progress
+
+_Made = TypeVar("_Made")
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,32 +24,29 @@ class Kept:
     progress: Progress
 
     def array(self, name: str, make: Callable[[], NDArray[Any]]) -> NDArray[Any]:
-        path = self.directory / f"{name}.npy"
-        if not path.exists():
-            made = self._timed(name, make)
-            unfinished = path.with_suffix(f".{os.getpid()}.npy")
-            np.save(unfinished, made)
-            unfinished.replace(path)
-        return np.asarray(np.load(path))
+        return np.asarray(np.load(self._kept(f"{name}.npy", make, np.save)))
 
     def network(self, name: str, make: Callable[[], torch.nn.Module]) -> torch.nn.Module:
         """Pickled whole: only this command reads its own files."""
-        path = self.directory / f"{name}.pt"
-        if not path.exists():
-            made = self._timed(name, make)
-            unfinished = path.with_suffix(f".{os.getpid()}")
-            torch.save(made, unfinished)
-            unfinished.replace(path)
+        path = self._kept(f"{name}.pt", make, lambda path, made: torch.save(made, path))
         found: torch.nn.Module = torch.load(path, weights_only=False)
         return found
 
     def text(self, name: str, make: Callable[[], str]) -> str:
-        path = self.directory / f"{name}.txt"
-        if not path.exists():
-            path.write_text(self._timed(name, make), encoding="utf-8")
+        path = self._kept(f"{name}.txt", make, lambda path, made: path.write_text(made, encoding="utf-8"))
         return path.read_text(encoding="utf-8")
 
-    def _timed(self, name: str, make: Callable[[], Any]) -> Any:
+    def _kept(self, name: str, make: Callable[[], _Made], write: Callable[[Path, _Made], object]) -> Path:
+        """Written under another name first: an interrupted command leaves nothing that looks finished."""
+        path = self.directory / name
+        if not path.exists():
+            made = self._timed(path.stem, make)
+            unfinished = path.with_suffix(f".{os.getpid()}{path.suffix}")  # np.save would add a suffix of its own
+            write(unfinished, made)
+            unfinished.replace(path)
+        return path
+
+    def _timed(self, name: str, make: Callable[[], _Made]) -> _Made:
         started = time.perf_counter()
         self.directory.mkdir(parents=True, exist_ok=True)
         made = make()
