@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from bench.interference import gavel
+from bench.interference.cold import ASSUMED_UTILIZATION
 from bench.interference.lucid import Check, Pairs, check
 from bench.interference.others import BUSY_POWERS, Chosen, by_power, with_compute
 from bench.interference.recall import PRECISION, TOO_SLOW, Floats
@@ -174,7 +175,7 @@ by totals here, and many wait for their data, which nobody tells.
 Recorded runs ({int(recorded.sum())} of the {len(recorded)} kinds) get their utilization from the parts of their step
 (`forecast/duty.py`). Their pressure is off by {missed[recorded].mean():.2f} on average, that of the others by
 {missed[~recorded].mean():.2f}; what `assumed_utilization` says of the recorded ones would be off by
-{np.abs(alone.pressures[recorded] - 0.3).mean():.2f}.
+{np.abs(alone.pressures[recorded] - ASSUMED_UTILIZATION).mean():.2f}.
 """
 
 

@@ -13,7 +13,8 @@ from pathlib import Path
 import numpy as np
 import torch
 from bench.recordings.cases import Recipe
-from bench.recordings.networks import blocks_of, built
+from bench.recordings.language_networks import blocks_of
+from bench.recordings.networks import built
 
 import vramcast.profile.recording
 from vramcast.forecast.tape import Mark, Moment, Tape

@@ -25,7 +25,16 @@ from numpy.typing import NDArray
 from vramcast.train.progress import Progress
 from vramcast.train.simulated_data import LEVELS, deal
 from vramcast.train.totals import FOLDS, RESERVED, SimulatedRuns, kept_fits, missed_by, rules_missed, simulated_data
-from vramcast.train.totals_blend import Blend, Factors, Schedules, by_network, by_trees, fit_blend, kept_network
+from vramcast.train.totals_blend import (
+    Blend,
+    Factors,
+    Schedules,
+    blended,
+    by_network,
+    by_trees,
+    fit_blend,
+    kept_network,
+)
 from vramcast.train.totals_kept import Kept
 
 TREES, BLEND = "LightGBM, three factors", f"{NETWORK} and LightGBM averaged"
@@ -76,7 +85,7 @@ class Bench:
     def _factors(self, split: Split, blend: Blend) -> dict[str, Factors]:
         found = {TREES: self._array(TREES, split, lambda: by_trees(blend.trees, split.held))}
         found[NETWORK] = self._array(NETWORK, split, lambda: by_network(blend.network, split.held, self.runs.tokens))
-        found[BLEND] = (found[TREES] + found[NETWORK]) / 2.0
+        found[BLEND] = blended(found[TREES], found[NETWORK])
         for name, shape in ABLATIONS.items():
             network = kept_network(split.seen, self.runs.tokens, shape, self.schedules.network, self.kept,
                                    f"{slug(name)}-{split.number}")  # fmt: skip

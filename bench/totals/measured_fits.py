@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from vramcast.forecast.features import TOKEN_WIDTH, TOKENS
 from vramcast.forecast.totals_model import FACTORS, MOST_FACTOR, OUTPUTS
 from vramcast.train.simulated_data import LEVELS, Simulated, Tokens
-from vramcast.train.totals_blend import SEED, Blend, weights
+from vramcast.train.totals_blend import SEED, Blend, blended, weights
 from vramcast.train.totals_kept import Kept
 from vramcast.train.totals_network import TotalsNetwork, TotalsSchedule, TotalsShape, fit_network, predict
 from vramcast.train.totals_trees import FactorTrees, TreeSchedule, fit_trees
@@ -43,7 +43,7 @@ def measured_factors(
             f"measured-{name.replace(' ', '-').replace(',', '')}", lambda make=make: _unseen(rows, fold, blends, make)
         )
     for told in ("simulated runs", "measured runs", "simulated then measured"):
-        found[f"trees and network, {told}"] = (found[f"trees, {told}"] + found[f"network, {told}"]) / 2.0
+        found[f"trees and network, {told}"] = blended(found[f"trees, {told}"], found[f"network, {told}"])
     return found
 
 

@@ -34,6 +34,7 @@ from vramcast.forecast.forecast import (
 )
 from vramcast.forecast.forecaster import CachingForecaster, PhysicsForecaster
 from vramcast.forecast.learned_totals import forecast_learned
+from vramcast.forecast.onnx_session import open_session
 from vramcast.forecast.recorded_bounds import Learned, RecordedCalibration
 from vramcast.forecast.totals_model import TotalsModel
 from vramcast.forecast.warnings import warn
@@ -82,18 +83,19 @@ class ModelForecaster(CachingForecaster):
         return TotalsModel(own if (own / totals_model.MANIFEST).exists() else builtin_artifact())
 
     def forecast_network(self, network: Description | None, task: Task, product: Product, risk: float) -> Forecast:
-        forecast = self._corrected(network, task, product, risk)
-        if not unfamiliar_settings(task):
-            return forecast
-        calibration = self.recorded_calibration
-        learned = forecast_learned(self._totals, network, task, product, risk, calibration)
-        if learned is None:
-            return forecast
-        return replace(learned, utilization=forecast.utilization, model_version=forecast.model_version)
-
-    def _corrected(self, network: Description | None, task: Task, product: Product, risk: float) -> Forecast:
         described = features.describe(network, task, product)
         predicted = self._session.predict(described)
+        if unfamiliar_settings(task):
+            learned = forecast_learned(self._totals, network, task, product, risk, self.recorded_calibration)
+            if learned is not None:
+                # Recordings teach memory alone: how busy the GPU is still comes from the model of measured runs.
+                return replace(learned, utilization=predicted.utilization, model_version=self.version)
+        return self._corrected(described, predicted, network, task, product, risk)
+
+    def _corrected(
+        self, described: Features, predicted: Prediction, network: Description | None, task: Task, product: Product,
+        risk: float,
+    ) -> Forecast:  # fmt: skip
         new = novelty_of(self._artifact.ranges, described)
         family = network.family if network else str(task.architecture or "")
         factors = self._artifact.calibration.factors(Cell(product, family, described.regime.name.lower()))
@@ -263,14 +265,7 @@ class Prediction:
 
 class ModelSession:
     def __init__(self, artifact: Artifact) -> None:
-        import onnxruntime  # noqa: PLC0415 - takes a fifth of a second, and recordings do without
-
-        options = onnxruntime.SessionOptions()
-        # Forecasts run one row at a time: more threads would only wait for each other.
-        options.intra_op_num_threads = options.inter_op_num_threads = 1
-        options.log_severity_level = 3
-        # From the file: a session keeps the bytes that it was made from.
-        self._session = onnxruntime.InferenceSession(artifact.model, options, providers=["CPUExecutionProvider"])
+        self._session = open_session(artifact.model)
         self._quantiles = artifact.quantiles
         self._median = artifact.quantiles.index(0.5)
 

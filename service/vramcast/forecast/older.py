@@ -42,7 +42,7 @@ def older_libraries(recording: Recording, task: Task) -> Older | None:
     keeps = kept > 0 and task.gradient_checkpointing and is_older(task.framework, TRANSFORMERS, KEEPS_NO_CACHE)
     if not (loss or keeps):
         return None
-    return Older(loss, predicts != NOT_UPCAST or _under_autocast(task), kept if keeps else 0)
+    return Older(loss, predicts != NOT_UPCAST or _loss_in_fp32(task), kept if keeps else 0)
 
 
 def _kept_elements(recording: Recording) -> int:
@@ -51,8 +51,13 @@ def _kept_elements(recording: Recording) -> int:
     return int(text) if text.isdecimal() and len(text) < 10 else 0
 
 
-def _under_autocast(task: Task) -> bool:
-    """As quantized networks are, and those of which FSDP keeps fp32 copies."""
-    mixed = task.zero_stage > 0 and task.master_weights and runs_with(task.framework, FSDP)
-    pure = task.precision in (Precision.BF16, Precision.FP16) and task.quantization is Quantization.NONE
-    return mixed or not pure
+def _loss_in_fp32(task: Task) -> bool:
+    """Whatever the network does with its logits: in fp32 itself, and under autocast, which computes every loss so.
+
+    Autocast is what AMP is, what quantized networks are trained under, and what goes with FSDP's fp32 copies. Those
+    copies are added to a recording of 16-bit steps, so the recording itself was made without it
+    (`_autocasts_16_bits` in `profile/recording/network.py`).
+    """
+    fsdp_mixed = task.zero_stage > 0 and task.master_weights and runs_with(task.framework, FSDP)
+    pure_16_bits = task.precision in (Precision.BF16, Precision.FP16) and task.quantization is Quantization.NONE
+    return fsdp_mixed or not pure_16_bits

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from vramcast.forecast import totals_features
 from vramcast.forecast.description import Description
 from vramcast.forecast.forecast import Factors, Spreads
+from vramcast.forecast.onnx_session import open_session
 from vramcast.forecast.totals_features import FACTS, RuledTotals, describe_totals, totals_of
 from vramcast.forecast.warnings import warn
 from vramcast.task.task import Task
@@ -198,12 +199,3 @@ def memory(factors: NDArray[np.floating], totals: RuledTotals) -> float:
     floor, start, slope = np.exp(np.clip(factors, -MOST_FACTOR, MOST_FACTOR))
     line = start * totals.held_bytes + slope * totals.unit_bytes * totals.units
     return float(max(floor * totals.held_bytes, line))
-
-
-def open_session(model: Path | bytes) -> Any:
-    import onnxruntime  # noqa: PLC0415 - a command that needs no totals does without
-
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = options.inter_op_num_threads = 1
-    options.log_severity_level = 3
-    return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])

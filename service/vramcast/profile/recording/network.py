@@ -49,7 +49,7 @@ def settings_of(task: Task) -> RunSettings:
     """What of a task's description changes the steps. The optimizer and sharding are added when it is forecast."""
     return RunSettings(
         precision=task.precision,
-        autocast=_under_autocast(task),
+        autocast=_autocasts_16_bits(task),
         attention=task.attention or Attention.SDPA,
         gradient_checkpointing=task.gradient_checkpointing,
         reentrant=task.gradient_checkpointing,  # with FSDP and a frozen base it takes more, otherwise the same
@@ -62,9 +62,9 @@ def settings_of(task: Task) -> RunSettings:
     )
 
 
-def _under_autocast(task: Task) -> bool:
+def _autocasts_16_bits(task: Task) -> bool:
     """Quantized networks are trained with the Trainer's `bf16` or `fp16` set: layer norms compute in fp32, and what was
-    upcast is cast back where it is multiplied.
+    upcast is cast back where it is multiplied. AMP needs no word here: its precision says it (`RunSettings.computes`).
     """
     quantized = task.quantization is not Quantization.NONE and task.kind is not Kind.INFERENCE
     return quantized and task.precision in _HALF
