@@ -89,7 +89,9 @@ def test_the_targets_of_make_exist(page: Path, command: str) -> None:
 @typed("python")
 def test_the_programs_of_the_repository_exist(page: Path, command: str) -> None:
     words = shlex.split(command)
-    program = words[words.index("-m") + 1].replace(".", "/") + ".py" if "-m" in words else words[1]
+    module = words[words.index("-m") + 1].replace(".", "/") if "-m" in words else words[1].removesuffix(".py")
+    package = (REPOSITORY / module).is_dir()
+    program = f"{module}/__main__.py" if package else f"{module}.py"
     text = (REPOSITORY / program).read_text()
     for option in re.findall(r"--[a-z-]+", command):
         assert f'"{option}"' in text, f"{program} has no {option}"

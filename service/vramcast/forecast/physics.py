@@ -41,9 +41,11 @@ _CUDNN_NORM_MIB = 40
 # more than torch can have reserved. On one GPU nothing was missing.
 _NCCL_MIB = 1024
 # Before torch 1.13 CUDA loaded all kernels at the start. An RTX 3090 then had 2,100 MiB less for tensors
-# (bench/recordings/context.py), which is so much more than its reserve and a context of today.
+# (bench/recordings/context.py), which is so much more than its reserve and a context of today. SchedTune's fp32 runs show
+# 630 more there and on a V100, and 40 on a K80, for which torch came with few kernels.
 _ALL_KERNELS_MIB = 1150
 _LOADS_WHEN_USED = (1, 13)
+_FEW_KERNELS_BELOW = 5.0  # compute capability
 # On the other measured products every run loaded cuDNN, so the figure already includes it.
 _MEASURED_WITHOUT_CUDNN = frozenset({"NVIDIA-A100-SXM4-40GB"})
 
@@ -207,7 +209,8 @@ def context_part(
     mib = _MEASURED_CONTEXT_MIB.get(product, unmeasured)
     if cudnn and (product in _MEASURED_WITHOUT_CUDNN or product not in _MEASURED_CONTEXT_MIB):
         mib += _CUDNN_MIB
-    all_kernels = is_older(framework, TORCH, _LOADS_WHEN_USED)
+    few = product in PRODUCTS and PRODUCTS[product].compute_capability < _FEW_KERNELS_BELOW
+    all_kernels = not few and is_older(framework, TORCH, _LOADS_WHEN_USED)
     mib += (_CUDNN_NORM_MIB if norms else 0) + (_NCCL_MIB if communicates else 0)
     mib += _ALL_KERNELS_MIB if all_kernels else 0
     how = f"one process on {product}{', with NCCL' if communicates else ''}"
