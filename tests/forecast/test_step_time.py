@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.forecast.networks import traced_cnn
+from tests.forecast.networks import mlp, traced_cnn
 from vramcast.errors import ArtifactUnusable
 from vramcast.forecast.catalog import builtin_artifact
 from vramcast.forecast.description import encode_profile
@@ -68,6 +68,12 @@ def test_a_larger_batch_never_takes_less_time(name: str, product: Product) -> No
     ]
     assert all(times)
     assert times == sorted(times, key=lambda seconds: seconds or 0.0)
+
+
+def test_a_chain_of_layers_has_a_time_too() -> None:
+    """Its profile lists no shapes, but what a linear layer writes tells its width."""
+    step = forecast(task(profile=encode_profile(mlp(width=4096)), batch_size="256", precision="amp-fp16"))
+    assert wideness(step) > 1.0
 
 
 def test_checkpointing_computes_once_more_and_lora_once_less() -> None:

@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 
 from vramcast import __version__
 from vramcast.errors import FieldError, InvalidInput, InvalidTask
+from vramcast.forecast.profile_figures import check_figures
 from vramcast.task.vocabulary import PREFIX
 
 
@@ -176,6 +177,7 @@ def parse_profile(profile: Mapping[str, Any]) -> Description:
     """
     try:
         layers = unfold_layers(profile["layers"])
+        check_figures(profile)
         traced = bool(layers) and len(layers[0]) >= 9
         ops = _traced(layers) if traced else _chain(layers, math.prod(profile["input_shape"]))
         return Description(
@@ -260,6 +262,7 @@ def _chain(layers: Sequence[Sequence[Any]], input_elements: int) -> list[Op]:
                 channels_in=elements if linear else 0,
                 channels_out=out if linear else 0,
                 positions=1,
+                shape=(out,) if linear else (),
                 inputs=(index - 1,),
             )
         )

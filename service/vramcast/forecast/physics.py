@@ -41,8 +41,8 @@ _CUDNN_NORM_MIB = 40
 # more than torch can have reserved. On one GPU nothing was missing.
 _NCCL_MIB = 1024
 # Before torch 1.13 CUDA loaded all kernels at the start. An RTX 3090 then had 2,100 MiB less for tensors
-# (bench/recordings/context.py), which is so much more than its reserve and a context of today. SchedTune's fp32 runs show
-# 630 more there and on a V100, and 40 on a K80, for which torch came with few kernels.
+# (bench/recordings/context.py), which is so much more than its reserve and a context of today. SchedTune's fp32 runs
+# show 630 more there and on a V100, and 40 on a K80, for which torch came with few kernels.
 _ALL_KERNELS_MIB = 1150
 _LOADS_WHEN_USED = (1, 13)
 _FEW_KERNELS_BELOW = 5.0  # compute capability

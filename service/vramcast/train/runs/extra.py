@@ -106,8 +106,10 @@ _SCHEDTUNE_GPUS = {
 
 
 def _schedtune(path: Path) -> Iterator[Row]:
-    """torchvision's networks in fp32 at 224 pixels: the table's inputs have that size. Its optimizer is not named, nor is
-    its torch, which was 1.10 at most: the paper was accepted before 1.11 came out."""
+    """torchvision's networks in fp32 at 224 pixels: the table's inputs have that size.
+
+    It names neither its optimizer nor its torch, which was 1.10 at most: the paper was accepted before 1.11 came out.
+    """
     with path.open(newline="", encoding="utf-8") as file:
         for source in csv.DictReader(file):
             told = source["Pipelines/CUDA cores"], source["Memory bandwidth (GB/s)"]
