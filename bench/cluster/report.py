@@ -239,71 +239,74 @@ def page(table: Table, curve: Curve, oracle: Curve, seeds: int, jobs: int, gpus:
     sections = "\n".join(f"### {_NAMES[mix]}\n\n" + "\n".join(_lines(table, mix)) + "\n" for mix in table.mixes)
     return f"""# What it buys
 
-A simulated cluster of {gpus} RTX 3090 runs {jobs} jobs under each policy, over {seeds} seeds. What decides is the real
-core: state, ledger, fit, score, calibration, run memory and OOM history. What is true is measured: each job's memory,
-and how much two jobs slow each other (by Lucid; nothing in vramcast was fitted on it). How long jobs run, and when they
-come, is from Gavel's traces. The jobs belong to eight teams. Of each other's runs they learn how busy a task keeps a
-GPU, which telemetry shows, but not what memory it took.
+A simulated cluster of {gpus} RTX 3090s runs {jobs} jobs under each policy, with {seeds} seeds. The decisions are made
+by vramcast's real code: state, ledger, fit, score, calibration, run memory and OOM history. What a job does is
+measured: how much memory it takes, and how much two jobs slow each other down (by Lucid; nothing in vramcast was fitted
+on that data). Durations and arrival times are from Gavel's traces. The jobs belong to eight teams. A team learns from
+the runs of the others how busy a task keeps a GPU, because telemetry shows it, but not how much memory the task took.
 
 ![GPU-hours and job time of each policy](images/what-it-buys.png)
 
 ![What harmless_slowdown does](images/harmless-slowdown.png)
 
-Changes are against whole GPUs on the same jobs: the mean over the seeds (lowest to highest).
+Changes are relative to whole GPUs on the same jobs: the mean over the seeds, with the lowest and the highest in
+parentheses.
 
 {chr(10).join(_goals(table, curve, oracle))}
 
-**The default.** Fewer GPU-hours are paid for with slower jobs, and `harmless_slowdown` says how far to go. It was
-varied on other jobs than those of the other rows, {curve.told_seeds}. Its default is, of these values, the one that
-saves most GPU-hours while the jobs of each mix end no later than on whole GPUs, by a standard error of the mean at
-least ([why](log.md#ranking-nodes-and-gpus)). GPU-hours, and mean job time with its standard error, there:
+**The default.** Saving GPU-hours makes jobs slower, and `harmless_slowdown` sets how far to go. Its values were
+compared on other jobs than those above, {curve.told_seeds}. The default is the value that saves the most GPU-hours
+while the jobs of both mixes still end no later than on whole GPUs, on average and with a margin of at least one
+standard error ([why](log.md#ranking-nodes-and-gpus)). Changes in GPU-hours, and in mean job time with its standard
+error:
 
 {choice(curve)}
 
-**The human's guess.** People who ask for too much leave gaps, and those gaps happen to spare jobs from each other. So
-whoever asks for more has faster jobs and needs more GPU-hours. vramcast is compared with a guess that has no more OOMs
-at the `harmless_slowdown` where jobs are as fast as that guess makes them: interpolated in the table above, and told.
-As installed, vramcast may be elsewhere on its curve: both figures are told. *Both packing only* and *both ranked by
+**The human's guess.** People who ask for too much memory leave gaps, and those gaps happen to keep jobs apart. So
+asking for more makes jobs faster and takes more GPU-hours. To compare like with like, vramcast is set against a guess
+that causes no more OOMs than it does, at the `harmless_slowdown` where both make jobs equally fast. That value is
+interpolated from the table above and stands behind the result (*at ...*). With the default, jobs may be faster or
+slower than with the guess, so the rows *as installed* give both figures. *Both packing only* and *both ranked by
 vramcast* compare nothing but the memory that is asked for.
 
-The oracle knows how much each pair slows each other, and places greedily too. It shows what better forecasts of
-slowdown would give ([how good they are](benchmarks/interference.md)).
+The oracle knows how much the jobs of each pair slow each other down, and also places jobs greedily. It shows what
+better forecasts of slowdown would gain ([how good they are now](benchmarks/interference.md)).
 
-**What telemetry adds.** How hard a task presses on its neighbours is known from its utilization while it has a GPU to
-itself: `gpu_util` and `memory_util`. *Without memory_util*, only the first is scraped, and the forecast says how hard
-the memory works.
+**What telemetry adds.** While a task has a GPU to itself, `gpu_util` and `memory_util` show how hard it presses on its
+neighbours. In the rows *without memory_util* only `gpu_util` is scraped, and how hard the memory works is forecast.
 
 ## When sharing does not pay
 
-- **Busy jobs on a cluster where nothing waits.** The gain in job time is waiting that sharing avoids. With jobs above
-  90 % GPU utilization alone, and work for only 30 % of the GPUs, packing only changes
-  - GPU-hours by {packed_gpu}, and the mean job time by {packed_time};
-  - with slowdown in the ranking it is {busy_gpu}, and {busy_time};
-  - without `memory_util` it is {blind_gpu}, and {blind_time}.
+- **Busy jobs on a cluster where nothing waits.** Sharing makes jobs faster only where they would otherwise wait for a
+  GPU. Where every job keeps a GPU more than 90 % busy by itself, and there is work for only 30 % of the GPUs, the
+  changes are:
+  - packing only: GPU-hours {packed_gpu}, mean job time {packed_time};
+  - with slowdown in the ranking: {busy_gpu} and {busy_time};
+  - the same without `memory_util`: {blind_gpu} and {blind_time}.
 
-  GPUs that are freed so are paid for with job time. Give such jobs `max-slowdown`, or whole GPUs.
-- **Tasks of which nothing is known.** `gpu-memory` alone says nothing about utilization. vramcast then assumes
-  `assumed_utilization` until it has seen the task alone on a GPU.
+  The GPUs that packing frees are paid for with slower jobs. Give such jobs `max-slowdown`, or whole GPUs.
+- **Tasks about which nothing is known.** `gpu-memory` alone says nothing about utilization. vramcast counts such a task
+  with `assumed_utilization` until it has seen it alone on a GPU.
 
 ## All policies
 
-*Human*: the true need, times a log-normal margin (spread 0.4) around the typical one, rounded up to eighths of a GPU;
-doubled after an OOM. *GPUMemNet*: the upper edge of its class (8 GiB; 1 GiB for MLPs), as if it were always right.
-*Horus*: weights, gradients, states and all activations twice, plus 500 MiB. *Oracle*: knows each need and each pair.
-*Cold*: vramcast has seen no run. *Learned*: it has seen as many other jobs before. *Packing only*: `slowdown_weight` 0.
-*Without memory_util*: telemetry has `gpu_util` alone. *Larger than a GPU*: jobs whose bound no GPU holds; their owners
-then ask for a whole one.
+*Human*: asks for the true need times a random factor (log-normal around the typical one, spread 0.4), rounded up to
+eighths of a GPU, and for twice as much after an OOM. *GPUMemNet*: asks for the upper edge of its class (8 GiB wide; 1
+GiB for MLPs), as if it always found the right one. *Horus*: weights, gradients, states and all activations twice, plus
+500 MiB. *Oracle*: knows each need, and the slowdown of each pair. *Cold*: vramcast has seen no run. *Learned*: it has
+seen as many other jobs before. *Packing only*: `slowdown_weight` 0. *Without memory_util*: telemetry has only
+`gpu_util`. *Larger than a GPU*: jobs whose bound exceeds every GPU; their owners then ask for a whole one.
 
 {sections}
 ## What is simplified
 
-- A GPU with more than two jobs: their losses are added. Nobody measured more than two.
-- A job's memory peaks one minute after its start. What does not fit then dies, has lost that minute, and comes again a
-  minute later. Telemetry shows at that moment what is used beyond promises, for the whole GPU.
-- A job that has a GPU to itself is as busy as Lucid measured it, whenever telemetry looks.
-- Every process in Lucid's measurements takes about 2 GiB before its first tensor: an old CUDA loaded all kernels at the
-  start. The forecast counts 0.4 GiB for that, so vramcast is too low here until it has seen runs.
-- Jobs on one GPU only, without host memory or CPU, durations between 6 minutes and a day.
+- On a GPU with more than two jobs, the slowdowns of the pairs are added up. Nobody measured more than two.
+- A job's memory peaks one minute after its start. A job that does not fit then dies, loses that minute, and starts
+  again a minute later. At that moment telemetry shows how much of the GPU is used beyond promises.
+- Whenever telemetry polls a job that has a GPU to itself, the job is as busy as Lucid measured it.
+- Every process in Lucid's measurements takes about 2 GiB before its first tensor, because an old CUDA loaded all
+  kernels at the start. The forecast counts 0.4 GiB for that, so vramcast is too low here until it has seen runs.
+- All jobs use one GPU and last between 6 minutes and a day. Host memory and CPU are not simulated.
 
 ## Repeat it
 
@@ -312,9 +315,9 @@ make cluster DATA=DIR
 ```
 
 DIR has `clusters/` (`gavel_jobs.csv`, `lucid_alone.csv`, `lucid_pairs.csv`) and `extra/gavel_colocation.csv`, made from
-stanford-futuredata/gavel and S-Lab-System-Group/Lucid (its data is for non-commercial use). Every figure on this page
-comes from that command, with seeds {FIRST} to {FIRST + seeds - 1}, and where `harmless_slowdown` is varied with
-{curve.told_seeds}. Jobs a second depend on the machine; nothing else does.
+stanford-futuredata/gavel and S-Lab-System-Group/Lucid (its data is for non-commercial use). That command makes every
+figure on this page, with seeds {FIRST} to {FIRST + seeds - 1}, and with {curve.told_seeds} where `harmless_slowdown` is
+varied. Only the jobs per second depend on the machine.
 """
 
 

@@ -41,11 +41,12 @@ def _head(found: Found, real: Check, every: Check) -> str:
     return f"""# Slowdown of tasks that share a GPU
 
 `python -m bench.interference --gavel … --lucid-alone … --lucid-pairs … --out docs/benchmarks/interference.md` fits the
-one constant of `placement/interference.py` on pairs of jobs that Gavel measured (MIT), and checks it on pairs that
-Lucid measured (RTX 3090; only evaluated, never fitted).
+one constant of `placement/interference.py` to pairs of jobs that Gavel measured (MIT), and checks it on pairs that
+Lucid measured (RTX 3090; only evaluated, never used for fitting).
 
-A run takes `1 + {SLOWDOWN:.2f} x its pressure x its neighbour's pressure` times as long as alone. On Lucid's jobs the
-pressure is `GPU utilization^{BUSY_POWER:g} x memory utilization^{1 - BUSY_POWER:g}`, each measured alone.
+The law: beside a neighbour, a run takes `1 + {SLOWDOWN:.2f} x its pressure x its neighbour's pressure` times as long as
+alone. For Lucid's jobs the pressure is `GPU utilization^{BUSY_POWER:g} x memory utilization^{1 - BUSY_POWER:g}`, both
+measured while the job ran alone.
 
 | | Gavel's V100, fitted | Lucid, not fitted | all of Lucid's rows |
 |---|---|---|---|
@@ -56,17 +57,18 @@ pressure is `GPU utilization^{BUSY_POWER:g} x memory utilization^{1 - BUSY_POWER
 | pairs above {TOO_SLOW}x | | {real.slow_pairs} | {every.slow_pairs} |
 | of those recognized, at a precision of {PRECISION} | | {recalled} | {every.recall:.0%} |
 
-In parentheses: where 95 of 100 lie if the pairs are drawn again with replacement. The goals are 0.10 and 75 %.
+The range in parentheses holds 95 of 100 results when the pairs are drawn again with replacement. The goals are an error
+of 0.10 for a job's slowdown, and 75 % of the slow pairs recognized.
 
 {_constants(found)}
 
-**{apart} of Lucid's rows are no pairs.** The memory that was read while such a "pair" ran is that of one job alone, and
-so is the GPU's utilization. MobileNetV3 beside LSTM took 3,909 MiB; LSTM alone takes 3,884, MobileNetV3 alone 4,428.
-Both are said to run at full speed, although each alone keeps the GPU busy all the time. One of the two was not there.
-Rows that lack more than half of the smaller job's memory are left out, here and in the
-[simulator](../what-it-buys.md); {every.slow_pairs - real.slow_pairs} of them are above {TOO_SLOW}x. The last column
-has them all. They are {apart / every.pairs:.0%} of the rows, but those with busy jobs stand at the top of every order
-by utilization.
+**{apart} of Lucid's rows are not pairs.** The memory that was read while such a "pair" ran is that of one job alone,
+and so is the GPU's utilization. For example, MobileNetV3 beside LSTM took 3,909 MiB, but LSTM alone takes 3,884 and
+MobileNetV3 alone 4,428. According to that row both ran at full speed, although each of them alone keeps the GPU busy
+all the time. So one of the two was not running. Rows that lack more than half of the smaller job's memory are left out,
+here and in the [simulator](../what-it-buys.md); {every.slow_pairs - real.slow_pairs} of them are above {TOO_SLOW}x. The
+last column includes them. They are only {apart / every.pairs:.0%} of the rows, but some have busy jobs, and those come
+first in every order by utilization.
 
 A3C, CycleGAN and Recommendation are left out of the fit; `bench/interference/gavel.py` says why.
 """
@@ -81,10 +83,11 @@ def _constants(found: Found) -> str:
     real = found.measured.real
     with_all = check(real, real.alone.pressures, overall)
     k80, p100, v100 = constants.values()
-    return f"""The constant is that of the newest of Gavel's GPUs. The newer the GPU, the less tasks slow each other:
-{k80:.2f} on the K80, {p100:.2f} on the P100, {v100:.2f} on the V100. With all three together it is {overall:.2f}, and
-the error on Lucid's jobs {with_all.error_job:.3f}. The order of pairs, and so what is recognized, does not depend on
-it."""
+    return f"""\
+The constant comes from the newest of Gavel's GPUs, because tasks slow each other less on newer GPUs: it is {k80:.2f} on
+the K80, {p100:.2f} on the P100 and {v100:.2f} on the V100. Fitted to all three together it is {overall:.2f}, and the
+error on Lucid's jobs is {with_all.error_job:.3f}. The constant does not change the order of the pairs, and so it does
+not change which of them are recognized."""
 
 
 def _trees(found: Found, real: Check) -> str:
@@ -99,16 +102,16 @@ def _trees(found: Found, real: Check) -> str:
     shown = "\n".join(f"| {name} | {recalled:.0%} |" for name, recalled in rows.items())
     return f"""## How much more could be recognized
 
-Trees that are *fitted on Lucid's own pairs*, and know GPU and memory utilization, memory, batch size, precision and
-speed of both jobs:
+For comparison: trees that are *fitted to Lucid's own pairs* and know the GPU and memory utilization, memory, batch
+size, precision and speed of both jobs.
 
 | pairs ordered by | recognized |
 |---|---|
 {shown}
 
-Utilization is the share of time in which a kernel runs. It does not show how much of the GPU a kernel fills while it
-runs, nor how long it runs, and that is what a neighbour feels. Most slow pairs that are missed have a network of many
-short kernels (EfficientNet, MobileNet) beside one of long kernels (DCGAN, LSTM).
+Utilization is the share of time in which a kernel runs. What slows a neighbour down is how much of the GPU a kernel
+fills and how long it runs, and utilization shows neither. Most of the slow pairs that are missed combine a network of
+many short kernels (EfficientNet, MobileNet) with one of long kernels (DCGAN, LSTM).
 """
 
 
@@ -132,27 +135,29 @@ def _laws(found: Found) -> str:
     halves = next(iter(found.others.values())).halves
     return f"""## Whether another law would do better
 
-A job suffers while its kernels run, by its GPU utilization. It disturbs others by how much its kernels ask of the GPU
-too: the geometric mean of both shares. One number that stands for both is their geometric mean, so the busy share has
-the power 3/4 and the memory 1/4. That was reasoned, but after the square root of both (1/2 and 1/2) had recognized too
-few of Lucid's pairs, so the recall is somewhat flattered. It does not hang on the very figure:
+A job is slowed down while its kernels run, so it suffers in proportion to its GPU utilization. How much it disturbs
+others also depends on how much its kernels demand of the GPU: that is the geometric mean of both utilizations. The
+pressure stands for suffering and disturbing at once, as the geometric mean of the two. So GPU utilization gets the
+power 3/4 and memory utilization 1/4. This argument was made only after equal powers (1/2 and 1/2) had recognized too
+few of Lucid's pairs, so the recall looks somewhat better than it should. But the exact powers matter little:
 
 | power of the busy share (the rest is memory's) | recognized | error with the best constant |
 |---|---|---|
 {chr(10).join(powers)}
 
-The last column is what a constant fitted on Lucid itself would give.
+For the last column, the constant was fitted to Lucid's pairs themselves.
 
-**Compute demand**, the share of the GPU's peak arithmetic by the network's FLOPs and its measured speed, adds nothing
-where the memory's share is measured:
+**Compute demand** is the share of the GPU's peak arithmetic that a job uses, by the network's FLOPs and its measured
+speed. It adds nothing where memory utilization is measured:
 
 | work is | recognized |
 |---|---|
 {chr(10).join(compute)}
 
-A GPU has two things to share, time and memory bandwidth, and they may be counted apart. Of each family below, the
-member that recognizes most on half of Lucid's models is judged on the pairs whose models are both in the other half;
-the means over {halves} halves. Those pairs are fewer and easier, so the shipped law stands beside it.
+Jobs share two things on a GPU, time and memory bandwidth, and a law may count these separately. From each family of
+laws below, the member that recognizes the most pairs of one half of Lucid's models is judged on the pairs of the other
+half. The figures are means over {halves} ways of halving. Pairs within one half are fewer and easier, so the table also
+has the shipped law on the same pairs.
 
 | family | members | on the half that chose | on the other half | the shipped law there | best of all, in hindsight |
 |---|---|---|---|---|---|
@@ -167,15 +172,15 @@ def _cold(found: Found, real: Check) -> str:
     missed = np.abs(found.cold - alone.pressures)
     return f"""## Before a task has run
 
-The figures above are of tasks that telemetry has seen alone on a GPU. Before that, the forecast of utilization counts.
-By forecasts alone the error of a job's slowdown is {cold.error_job:.3f}, and {cold.recall:.0%} of the slow pairs are
-recognized (by what telemetry shows {real.error_job:.3f} and {real.recall:.0%}). Most of Lucid's networks are described
-by totals here, and many wait for their data, which nobody tells.
+The figures above are for tasks that telemetry has seen alone on a GPU. Until then, the forecast of their utilization
+counts. With forecasts alone the error of a job's slowdown is {cold.error_job:.3f}, and {cold.recall:.0%} of the slow
+pairs are recognized (with telemetry {real.error_job:.3f} and {real.recall:.0%}). Most of Lucid's networks are described
+by totals here, and many of the jobs wait for their data, which no description says.
 
-Recorded runs ({int(recorded.sum())} of the {len(recorded)} kinds) get their utilization from the parts of their step
-(`forecast/duty.py`). Their pressure is off by {missed[recorded].mean():.2f} on average, that of the others by
-{missed[~recorded].mean():.2f}; what `assumed_utilization` says of the recorded ones would be off by
-{np.abs(alone.pressures[recorded] - ASSUMED_UTILIZATION).mean():.2f}.
+For runs with a recording ({int(recorded.sum())} of the {len(recorded)} kinds), utilization follows from the parts of
+their step (`forecast/duty.py`). Their forecast pressure is off by {missed[recorded].mean():.2f} on average, and that of
+the others by {missed[~recorded].mean():.2f}. With `assumed_utilization` in its place, the runs with a recording would
+be off by {np.abs(alone.pressures[recorded] - ASSUMED_UTILIZATION).mean():.2f}.
 """
 
 
@@ -183,13 +188,13 @@ def _forms(found: Found) -> str:
     forms = [f"| {name} | {error:.3f} |" for name, error in gavel.blind_errors(found.fitted).items()]
     return f"""## What Gavel's pairs say of the form
 
-They tell one number of each job, the share of its step that grows with the batch, for four models. Each form's mean
-absolute error on a model that its constant has not seen, all three GPUs:
+Gavel's data tells one number for each job, the share of its step that grows with the batch, and has four models. The
+table has each form's mean absolute error on a model that its constant was not fitted to, over all three GPUs:
 
 | a job loses, times a constant | error on Gavel |
 |---|---|
 {chr(10).join(forms)}
 
-By that the other job's share alone would be the best form. It orders none of Lucid's pairs so that four of five above
-the threshold are slow: a job that hardly uses the GPU is slowed by nobody there.
+By this measure the other job's share alone would be the best form. But on Lucid's pairs it recognizes nothing: there is
+no threshold above which four of five pairs are slow, because no neighbour slows down a job that hardly uses the GPU.
 """
