@@ -2,12 +2,12 @@
 
     python -m bench.before [--before REVISION] [--nodes 1000 5000] [--calls 400] [--runs 5] [--out PAGE]
 
-All services run at the same time, on the same clusters as above, and take turns to be asked first. Each cycle asks
-filter with every node, and prioritize with those that filter offered (the 100 best), as the scheduler does. The times
-are those of the whole HTTP call. *Before*: a checkout of that revision; it knows no slowdown, and ranks by packing
-alone. *Now*: as installed; nothing is known of these pods' utilization, so they count with `assumed_utilization`, and
-their slowdown is harmless. *Busy*: the same with `assumed_utilization` 0.9, so that slowdown is weighed on every GPU.
-P10, because other load on the machine disturbs the fastest tenth of the calls least.
+All services run at the same time, on the same clusters as above, and take turns in being asked first. As the scheduler
+does, each cycle asks filter about every node, and prioritize about the nodes that filter offered (the 100 best). The
+times are for the whole HTTP call. *Before* is a checkout of that revision, which ranks by packing alone. *Now* is
+vramcast as installed: these pods' utilization is not known, so they count with `assumed_utilization`, and their
+slowdown is harmless. *Busy* is the same with `assumed_utilization` 0.9, so that slowdown is weighed on every GPU. The
+times are P10, because other load on the machine affects the fastest tenth of the calls least.
 """
 
 from __future__ import annotations

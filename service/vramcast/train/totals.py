@@ -65,17 +65,17 @@ def fit_totals(
     validated = cross_validate(runs, schedules, kept, progress)
     missed = missed_by(data, validated.factors[:, :, RESERVED], data.reserved_bytes)
     shipped = fit_blend(data, runs.tokens, schedules, kept, "all")
-    manifest = _save(out, shipped, fit_margins(missed, data, np.ones(len(data), np.bool_)))
+    exported = export_totals(shipped)
     checked = np.random.default_rng(0).permutation(len(data))[:_CHECKED]
-    manifest |= {
+    manifest = _manifest(exported, fit_margins(missed, data, np.ones(len(data), np.bool_))) | {
         "simulated": _counts(runs.jobs, data),
         "network": asdict(shipped.network.shape) | {"weights": weight_count(shipped.network)},
         "split": f"{FOLDS} folds of whole architectures",
-        "parity": check_totals((out / MODEL).read_bytes(), shipped, data.where(checked), runs.tokens),
+        "parity": check_totals(exported, shipped, data.where(checked), runs.tokens),
         "accuracy": accuracy(missed, rules_missed(data), data, validated.fold),
         "measured": _measured(data_dir, out, runs, validated, missed, progress),
     }
-    (out / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
+    _save(out, exported, manifest)
     return manifest
 
 
@@ -126,7 +126,8 @@ def _measured(
     models = []
     for number, blend in enumerate(validated.models):
         directory = out / "work" / f"totals-{number}"
-        _save(directory, blend, fit_margins(missed, data, validated.fold != number))
+        exported = export_totals(blend)
+        _save(directory, exported, _manifest(exported, fit_margins(missed, data, validated.fold != number)))
         models.append(TotalsModel(directory))
     manifest = out / model.MANIFEST
     calibration = model.load_artifact(out).recorded if manifest.exists() else UNCALIBRATED
@@ -171,11 +172,10 @@ def rules_missed(data: Simulated) -> NDArray[np.float64]:
     return np.where(there, missed, np.nan)
 
 
-def _save(directory: Path, blend: Blend, cells: Mapping[str, Factors]) -> dict[str, Any]:
-    """As the service loads it; returns the manifest."""
-    exported = export_totals(blend)
+def _manifest(exported: bytes, cells: Mapping[str, Factors]) -> dict[str, Any]:
+    """What the service reads of it."""
     digest = hashlib.sha256(exported).hexdigest()
-    manifest = {
+    return {
         "format": FORMAT,
         "version": f"totals-{digest[:8]}",
         "sha256": digest,
@@ -183,10 +183,13 @@ def _save(directory: Path, blend: Blend, cells: Mapping[str, Factors]) -> dict[s
         "facts": len(FACTS),
         "cells": {name: _cell(found) for name, found in sorted(cells.items())},
     }
+
+
+def _save(directory: Path, exported: bytes, manifest: Mapping[str, Any]) -> None:
+    """Not before everything was checked: it may replace what a service loads."""
     directory.mkdir(parents=True, exist_ok=True)
     (directory / MODEL).write_bytes(exported)
-    (directory / MANIFEST).write_text(json.dumps(manifest), encoding="utf-8")
-    return manifest
+    (directory / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
 
 
 def _counts(jobs: Sequence[SimulatedJob], data: Simulated) -> dict[str, int]:
