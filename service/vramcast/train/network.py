@@ -7,6 +7,7 @@ accurate (docs/log.md).
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
@@ -58,7 +59,34 @@ class Encoder(nn.Module):
         return x + self.dropout(self.feed(self.norm2(x)))
 
 
-class ForecastNetwork(nn.Module):
+class LayerReader(nn.Module):
+    """A BiGRU over the layer tokens, and then encoders that the network names. A network derives from it, so that its
+    weights keep their names."""
+
+    def __init__(self, width: int, recurrent_width: int) -> None:
+        super().__init__()
+        self.embed = nn.Linear(TOKEN_WIDTH, width)
+        self.kind = nn.Embedding(len(OpKind) + 1, width)
+        self.gru = nn.GRU(width, recurrent_width, batch_first=True, bidirectional=True)
+        self.join = nn.Linear(2 * recurrent_width, width)
+
+    def read(
+        self, tokens: Tensor, kinds: Tensor, encoders: Iterable[nn.Module], *, recurrent: bool
+    ) -> tuple[Tensor, Tensor]:
+        """The mean and the largest over the layers, each (rows, width); zero where there are none."""
+        present = (kinds > 0).to(tokens.dtype).unsqueeze(-1)  # (rows, tokens, 1)
+        x = (self.embed(tokens) + self.kind(kinds)) * present
+        if recurrent:
+            x = (x + self.join(self.gru(x)[0])) * present
+        bias = ((present.transpose(1, 2).unsqueeze(1) - 1.0) * 1e4).expand(-1, 1, x.shape[1], -1)
+        for encoder in encoders:
+            x = encoder(x, bias)
+        mean = (x * present).sum(1) / present.sum(1).clamp_min(1.0)
+        most = (x * present - (1.0 - present) * 1e4).amax(1) * (present.sum(1) > 0).to(x.dtype)
+        return mean, most
+
+
+class ForecastNetwork(LayerReader):
     """Facts, tokens and kinds in; quantiles of log(measured / prior), utilization and the hidden state out."""
 
     mean: Tensor
@@ -66,16 +94,12 @@ class ForecastNetwork(nn.Module):
     regime_scale: Tensor
 
     def __init__(self, shape: Shape) -> None:
-        super().__init__()
+        width = shape.width
+        super().__init__(width, shape.recurrent_width)
         self.shape = shape
         self.register_buffer("mean", torch.zeros(len(FACTS)))
         self.register_buffer("scale", torch.ones(len(FACTS)))
         self.register_buffer("regime_scale", torch.ones(len(Regime)))
-        width = shape.width
-        self.embed = nn.Linear(TOKEN_WIDTH, width)
-        self.kind = nn.Embedding(len(OpKind) + 1, width)
-        self.gru = nn.GRU(width, shape.recurrent_width, batch_first=True, bidirectional=True)
-        self.join = nn.Linear(2 * shape.recurrent_width, width)
         self.encoders = nn.ModuleList(Encoder(width, shape.heads, shape.dropout) for _ in range(shape.layers))
         self.facts = nn.Sequential(
             nn.Linear(len(FACTS), shape.facts_width), nn.SiLU(), nn.Dropout(shape.dropout),
@@ -110,17 +134,8 @@ class ForecastNetwork(nn.Module):
 
     def state(self, facts: Tensor, tokens: Tensor, kinds: Tensor) -> Tensor:
         standard = torch.clamp((facts - self.mean) / self.scale, -CLIP, CLIP)
-        present = (kinds > 0).to(tokens.dtype).unsqueeze(-1)  # (rows, tokens, 1)
-        x = (self.embed(tokens) + self.kind(kinds)) * present
-        if self.shape.recurrent:
-            x = (x + self.join(self.gru(x)[0])) * present
-        if self.shape.attention:
-            bias = ((present.transpose(1, 2).unsqueeze(1) - 1.0) * 1e4).expand(-1, 1, x.shape[1], -1)
-            for encoder in self.encoders:
-                x = encoder(x, bias)
-        count = present.sum(1).clamp_min(1.0)
-        mean = (x * present).sum(1) / count
-        most = (x * present - (1.0 - present) * 1e4).amax(1) * (present.sum(1) > 0).to(x.dtype)
+        encoders = self.encoders if self.shape.attention else ()
+        mean, most = self.read(tokens, kinds, encoders, recurrent=self.shape.recurrent)
         return torch.as_tensor(self.trunk(torch.cat([mean, most, self.facts(standard)], dim=1)))
 
 

@@ -15,12 +15,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from vramcast.forecast.description import OpKind
-from vramcast.forecast.features import TOKEN_WIDTH
 from vramcast.forecast.totals_features import FACTS
 from vramcast.forecast.totals_model import FACTORS, MOST_FACTOR
 from vramcast.task.quantity import GIB
-from vramcast.train.network import CLIP, Encoder
+from vramcast.train.network import CLIP, Encoder, LayerReader
 from vramcast.train.simulated_data import Floats, Simulated, Tokens
 
 COUNTERS = 2  # tensors, and what is reserved for them
@@ -57,20 +55,16 @@ class TotalsSchedule:
     average: float = 0.998
 
 
-class TotalsNetwork(nn.Module):
+class TotalsNetwork(LayerReader):
     mean: Tensor
     scale: Tensor
 
     def __init__(self, shape: TotalsShape) -> None:
-        super().__init__()
+        width = shape.width
+        super().__init__(width, shape.recurrent_width)
         self.shape = shape
         self.register_buffer("mean", torch.zeros(len(FACTS)))
         self.register_buffer("scale", torch.ones(len(FACTS)))
-        width = shape.width
-        self.embed = nn.Linear(TOKEN_WIDTH, width)
-        self.kind = nn.Embedding(len(OpKind) + 1, width)
-        self.gru = nn.GRU(width, shape.recurrent_width, batch_first=True, bidirectional=True)
-        self.join = nn.Linear(2 * shape.recurrent_width, width)
         self.encoder = Encoder(width, shape.heads, shape.dropout)
         self.facts = nn.Sequential(
             nn.Linear(len(FACTS), shape.facts_width), nn.SiLU(), nn.Dropout(shape.dropout),
@@ -91,16 +85,8 @@ class TotalsNetwork(nn.Module):
 
     def layers(self, tokens: Tensor, kinds: Tensor) -> Tensor:
         """(networks, 2 * width): zero where there are no tokens."""
-        present = (kinds > 0).to(tokens.dtype).unsqueeze(-1)  # (networks, tokens, 1)
-        x = (self.embed(tokens) + self.kind(kinds)) * present
-        if self.shape.recurrent:
-            x = (x + self.join(self.gru(x)[0])) * present
-        if self.shape.attention:
-            bias = ((present.transpose(1, 2).unsqueeze(1) - 1.0) * 1e4).expand(-1, 1, x.shape[1], -1)
-            x = self.encoder(x, bias)
-        mean = (x * present).sum(1) / present.sum(1).clamp_min(1.0)
-        most = (x * present - (1.0 - present) * 1e4).amax(1) * (present.sum(1) > 0).to(x.dtype)
-        return torch.cat([mean, most], dim=1)
+        encoders = (self.encoder,) if self.shape.attention else ()
+        return torch.cat(self.read(tokens, kinds, encoders, recurrent=self.shape.recurrent), dim=1)
 
     def factors(self, facts: Tensor, layers: Tensor) -> Tensor:
         standard = torch.clamp((facts - self.mean) / self.scale, -CLIP, CLIP)
