@@ -97,7 +97,7 @@ def _context_bytes(run: MeasuredRun) -> int:
     task = run.task
     communicates = task.data_parallel_size > 1
     return context_part(
-        run.product, cudnn=task.architecture != "mlp", norms=False, communicates=communicates
+        run.product, cudnn=task.architecture != "mlp", norms=False, communicates=communicates, framework=task.framework
     ).size_bytes
 
 

@@ -21,6 +21,7 @@ from vramcast.forecast.model import BUILTIN, choose_forecaster
 from vramcast.forecast.totals import RECORDINGS_PART
 from vramcast.forecast.totals_features import RuledTotals
 from vramcast.forecast.totals_model import MANIFEST, MODEL, TotalsModel, load_totals, memory
+from vramcast.hardware.utilization import FORECAST_COUNTERS
 from vramcast.names import Product
 from vramcast.task.task import Task, parse_task
 from vramcast.task.vocabulary import PREFIX
@@ -58,6 +59,13 @@ def forecast(described: dict[str, str]) -> Forecast:
 
 def is_learned(found: Forecast) -> bool:
     return found.parts[-1].name == RECORDINGS_PART
+
+
+def test_recordings_teach_memory_and_how_busy_a_gpu_is_comes_from_measured_runs() -> None:
+    found = forecast({**LLAMA, **LORA})
+    assert is_learned(found)
+    assert found.model_version == shipped().version
+    assert all(0.0 < (found.utilization.of(counter) or 0.0) <= 1.0 for counter in FORECAST_COUNTERS)
 
 
 @pytest.mark.parametrize("described", KINDS, ids=lambda kind: " ".join(sorted(set(kind) - set(LLAMA))))
