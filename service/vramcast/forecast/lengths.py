@@ -1,8 +1,8 @@
 """Samples of different lengths: the batch that takes most decides, and it is longer than the mean.
 
-The measured runs had questions with worked answers. Their longest sample was eight times as long as the mean, and each
-doubling of a padded batch made its mean longer by 0.29 of a sample's. Other data differ; the bounds of such runs are as
-wide as measured ones were off.
+The measured runs had questions with worked answers. Their longest sample was eight times as long as the mean. With each
+doubling of the batch, the mean of padded batches grew by 0.29 of the samples' mean. Other data differ. The bounds of
+such runs are as wide as forecasts of measured ones were off.
 """
 
 from __future__ import annotations

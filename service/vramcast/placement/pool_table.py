@@ -60,7 +60,7 @@ class Pressing:
 
     @property
     def harmless_units(self) -> int:
-        """A crowd of so many units is harmless on every node. One less than exactly, because arrays round otherwise."""
+        """The largest crowd that is harmless on every node; less one unit, because the arrays round in fp32."""
         free_units = (self.harmless_slowdown - 1) * _PRESSURE_UNITS / SLOWDOWN
         return max(0, int(free_units / max(self.most_pressure, _LEAST_PRESSURE)) - 1)
 
