@@ -49,8 +49,9 @@ def describe_speed(
     network: Description, task: Task, peaks: PeakRates, *, channels_last: bool = False
 ) -> SpeedFeatures | None:
     """None if the layers do not tell their work."""
-    own, parts = roofline(network, task, peaks), step_parts(network, task, peaks)
-    usual, usual_parts = roofline(network, task, peaks, _BATCH), step_parts(network, task, peaks, _BATCH)
+    own, parts = roofline(network, task, peaks), step_parts(network, task, peaks, channels_last=channels_last)
+    usual = roofline(network, task, peaks, _BATCH)
+    usual_parts = step_parts(network, task, peaks, _BATCH, channels_last=channels_last)
     if own is None or usual is None or parts is None or usual_parts is None or own.total_seconds <= 0.0:
         return None
     facts = _run_facts(task, peaks, channels_last) | _network_facts(network, usual)

@@ -97,13 +97,15 @@ class _Layers:
     elements: Array
     out_elements: Array
     in_tiles: float  # multiplications of wide groups, each in whole tiles
-    strided: float  # elements that linear layers read channel by channel
+    strided: float  # weights of linear layers that read channel by channel
     unlisted_linear: float  # multiplications
     rest: float  # elements that no layer shows
     full_share: float  # of the rest, in fp32 even under mixed precision
 
 
-def step_parts(network: Description, task: Task, peaks: PeakRates, batch: int | None = None) -> Array | None:
+def step_parts(
+    network: Description, task: Task, peaks: PeakRates, batch: int | None = None, *, channels_last: bool = False
+) -> Array | None:
     """Seconds of one batch, (parts,). `batch`: instead of the task's. None if the layers do not tell their work."""
     work = work_of(network)
     if work is None:
@@ -122,7 +124,7 @@ def step_parts(network: Description, task: Task, peaks: PeakRates, batch: int | 
     eager = task.attention is Attention.EAGER
     kernels = len(network.ops) + work.unlisted_kernels + eager * work.attention_kernels
     parts[_INDEX["dropout"]] *= trains
-    parts[_INDEX["strided"]] = layers.strided * move
+    parts[_INDEX["strided"]] = layers.strided * move * (trains and not channels_last)
     parts[_INDEX["linear"]] += layers.unlisted_linear * flops / dense
     parts[_INDEX["grouped_tiles"]] = layers.in_tiles * flops / dense
     parts[_INDEX["rest_half"] :] = (
@@ -182,7 +184,7 @@ def _sorted_layers(network: Description) -> _Layers:
         elements=elements,
         out_elements=np.array([op.out_elements for op in ops], dtype=np.float64),
         in_tiles=sum(map(_in_tiles, ops)),
-        strided=_strided_elements(ops, elements),
+        strided=_strided_weights(ops),
         unlisted_linear=_unlisted_linear_macs(network, work),
         rest=max(0.0, rest),
         full_share=full / (full + half) if full else 0.0,
@@ -261,16 +263,23 @@ def _unlisted_linear_macs(network: Description, work: Work) -> float:
     return float(min(max(0.0, work.unlisted_macs), unlisted * tokens)) if tokens > 1 else 0.0
 
 
-def _strided_elements(ops: Sequence[Op], elements: Array) -> float:
+def _strided_weights(ops: Sequence[Op]) -> float:
     """Of linear layers that read patches as the convolution left them, channel by channel.
 
-    A norm or a class token in between would have copied them in the order in which a matrix product reads.
+    PyTorch then multiplies sample by sample, so the gradient of such a weight is written for each sample and summed
+    afterwards. A norm, a class token or channels last would have left the patches in the order that a matrix product
+    reads. A residual keeps the order of its first operand, so all later layers that read it are concerned too.
     """
     first = next((index for index, op in enumerate(ops) if op.kind is OpKind.CONV and op.kernel > 1 and op.shape), None)
     if first is None:
         return 0.0
-    patches = ops[first].out_elements // ops[first].shape[0]
-    reader = next((op for op in ops[first + 1 :] if op.kind not in (OpKind.VIEW, OpKind.DROPOUT)), None)
-    if reader is None or reader.kind is OpKind.LAYER_NORM or len(reader.shape) != 2 or reader.shape[0] != patches:
+    width, patches = ops[first].shape[0], ops[first].out_elements // ops[first].shape[0]
+    later = [op for op in ops[first + 1 :] if op.kind not in (OpKind.VIEW, OpKind.DROPOUT)]
+    if not later or later[0].kind is OpKind.LAYER_NORM or len(later[0].shape) != 2 or later[0].shape[0] != patches:
         return 0.0
-    return float(elements[[is_linear(op) for op in ops]].sum())
+    total, after_linear = 0.0, False
+    for op in later:
+        reads = is_linear(op) and op.shape[:1] == (patches,) and op.in_elements == patches * width
+        total += op.shape[-1] * width * (reads and not after_linear)
+        after_linear = is_linear(op)
+    return total
