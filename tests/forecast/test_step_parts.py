@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from vramcast.forecast.description import CountedWork, Description, Op, OpKind
+from vramcast.forecast.roofline import busy_share, dense_rate
 from vramcast.forecast.step_parts import CELLS, PARTS, cell_of, part_shares, step_parts, weighted_seconds
-from vramcast.forecast.work import channels_in, work_of
+from vramcast.forecast.work import channels_in, passes, work_of
 from vramcast.hardware.peaks import PEAKS
 from vramcast.task.task import Task
 from vramcast.task.vocabulary import Kind, Level, Precision
@@ -128,6 +130,55 @@ def test_patches_are_read_channel_by_channel_unless_something_copied_them(
     tokens = between[-1].shape[0] if between else 196
     reads = Op("Linear", OpKind.LINEAR, tokens * 32, tokens * 96, 32 * 96, shape=(tokens, 96))
     assert (part(network(patches, *between, reads), "strided") > 0.0) is is_strided
+
+
+def strided(*ops: Op, task: Task = HALF, channels_last: bool = False) -> float:
+    parts = step_parts(network(*ops), task, RTX_3090, channels_last=channels_last)
+    assert parts is not None
+    return float(parts[PARTS.index("strided")])
+
+
+def test_what_is_read_channel_by_channel_costs_a_gradient_per_sample() -> None:
+    """Of each layer that reads the residual, and of no layer that reads what another one wrote."""
+    patches = Op("Conv2d", OpKind.CONV, 3 * 224 * 224, 32 * 196, 3 * 32 * 256, 16, 256, stride=16, shape=(32, 14, 14))
+    norm = Op("LayerNorm", OpKind.LAYER_NORM, 196 * 32, 196 * 32, 64, shape=(196, 32))
+    queries = Op("Linear", OpKind.LINEAR, 196 * 32, 196 * 96, 32 * 96, shape=(196, 96))
+    projection = Op("Linear", OpKind.LINEAR, 196 * 32, 196 * 32, 32 * 32, shape=(196, 32))
+    across = Op("Linear", OpKind.LINEAR, 196 * 32, 196 * 32, 196 * 196, shape=(32, 196))
+    once = strided(patches, queries)
+    assert strided(patches, queries, projection) == once
+    assert strided(patches, queries, projection, norm, projection) == pytest.approx(once * (96 + 32) / 96)
+    assert strided(patches, queries, projection, norm, across) == once
+    assert strided(patches, queries, channels_last=True) == 0.0
+    assert strided(patches, queries, task=replace(HALF, kind=Kind.INFERENCE)) == 0.0
+
+
+def dense(channels_in: int, channels_out: int) -> Op:
+    weights = channels_in * channels_out * 9
+    return Op("Conv2d", OpKind.CONV, channels_in * 196, channels_out * 196, weights, 3, 9, shape=(channels_out, 14, 14))
+
+
+@pytest.mark.parametrize(
+    ("channels", "name", "padded"),
+    [((64, 64), "conv", 1.0), ((64, 96), "conv", 128 / 96), ((72, 128), "conv", 128 / 72),
+     ((32, 32), "conv_narrow", 4.0), ((3, 32), "conv_first", 1.0)],
+)  # fmt: skip
+def test_tensor_cores_compute_blocks_of_channels_whole(channels: tuple[int, int], name: str, padded: float) -> None:
+    op = dense(*channels)
+    macs = 196 * 9 * math.prod(channels)
+    assert part(network(op), name) == pytest.approx(padded * arithmetic_seconds(macs, op))
+
+
+@pytest.mark.parametrize(("width", "padded"), [(128, 1.0), (192, 256 / 192), (1000, 1024 / 1000)])
+def test_a_linear_layer_writes_blocks_of_channels(width: int, padded: float) -> None:
+    op = Op("Linear", OpKind.LINEAR, 196 * 64, 196 * width, 64 * width, shape=(196, width))
+    assert part(network(op), "linear") == pytest.approx(padded * arithmetic_seconds(196 * 64 * width, op))
+
+
+def arithmetic_seconds(macs: float, op: Op) -> float:
+    """Of a training step at the peak, on the SMs that the layer keeps busy."""
+    busy = busy_share(np.array([float(op.out_elements * HALF.batch_size)]), RTX_3090)[0]
+    return float(2.0 * macs * HALF.batch_size * passes(HALF) / (dense_rate(HALF, RTX_3090) * busy))
 
 
 @pytest.mark.parametrize(("width", "tiles"), [(48, 0), (64, 1), (128, 1), (160, 2)])

@@ -61,6 +61,8 @@ _MOVES = {
 _EIGHT, _NARROW = 8, 64
 # Wider groups are computed in whole tiles of so many channels.
 _WIDE_GROUP, _TILE = 48, 128
+# A dense convolution's channels are computed in whole blocks of so many, and those that a linear layer writes.
+_CONV_BLOCK, _LINEAR_BLOCK = 64, 128
 # How sharply the time to start kernels takes over from the time to run them.
 _SHARPNESS = 4.0
 _NOWHERE = -1
@@ -94,6 +96,7 @@ class _Layers:
     traffic: NDArray[np.int64]
     plain: NDArray[np.bool_]  # computed without tensor cores
     linear: NDArray[np.bool_]
+    padding: Array  # times more multiplications, because blocks are computed whole
     elements: Array
     out_elements: Array
     in_tiles: float  # multiplications of wide groups, each in whole tiles
@@ -116,7 +119,7 @@ def step_parts(
     flops, move = FLOPS_PER_MAC * samples * rounds, activation_bytes(task) * samples * rounds / bandwidth
     convolutions = max(dense, 1e12 * (peaks.tf32_tflops or 0.0))
     rates = np.where(layers.linear, dense, np.where(layers.plain, 1e12 * peaks.fp32_tflops, convolutions))
-    arithmetic = flops * work.macs / (rates * busy_share(layers.out_elements * samples, peaks))
+    arithmetic = flops * work.macs * layers.padding / (rates * busy_share(layers.out_elements * samples, peaks))
     parts = np.zeros(len(PARTS) + 1)  # one more for layers that are nowhere
     np.add.at(parts, layers.arithmetic, arithmetic)
     np.add.at(parts, layers.traffic, layers.elements * move)
@@ -181,6 +184,7 @@ def _sorted_layers(network: Description) -> _Layers:
         arithmetic, traffic,
         plain=np.array([op.kind is OpKind.DEPTHWISE for op in ops]),
         linear=np.array([is_linear(op) for op in ops]),
+        padding=np.array([_padding(op, int(channels)) for op, channels in zip(ops, work.channels_in, strict=True)]),
         elements=elements,
         out_elements=np.array([op.out_elements for op in ops], dtype=np.float64),
         in_tiles=sum(map(_in_tiles, ops)),
@@ -242,11 +246,27 @@ def _hidden_norms(network: Description) -> frozenset[int]:
     return frozenset(found) if unlisted >= 0.5 * expected else frozenset()
 
 
+def _padding(op: Op, channels_in: int) -> float:
+    """How many times more a layer multiplies than it needs to: tensor cores compute blocks of channels, full or not.
+
+    The gradient of a convolution's input writes the channels that the forward pass reads, so both sides are in blocks.
+    """
+    if is_linear(op):
+        return _in_blocks(op.shape[-1], _LINEAR_BLOCK) if op.shape else 1.0
+    if op.kind is not OpKind.CONV or not op.shape or channels_in < _EIGHT:
+        return 1.0
+    return _in_blocks(channels_in, _CONV_BLOCK) * _in_blocks(op.shape[0], _CONV_BLOCK)
+
+
+def _in_blocks(channels: int, block: int) -> float:
+    return block * math.ceil(channels / block) / channels
+
+
 def _in_tiles(op: Op) -> float:
     """Multiplications of a wide group, computed in whole tiles: without tensor cores' grouped kernels, which channels
     last lacks for such widths, each group is a matrix product of its own."""
     width = op.shape[0] // op.groups if op.kind is OpKind.GROUPED and op.shape else 0
-    return float(op.out_elements * op.area * _TILE * math.ceil(width / _TILE)) if width > _WIDE_GROUP else 0.0
+    return op.out_elements * op.area * width * _in_blocks(width, _TILE) if width > _WIDE_GROUP else 0.0
 
 
 def _follows_layer_norm(ops: Sequence[Op], index: int) -> bool:

@@ -88,7 +88,7 @@ def _manifest(
         "parts": list(PARTS),
         "weights": {cell: dict(zip(PARTS, map(float, found), strict=True)) for cell, found in weights.items()},
         "products": sorted({p for p in set(data.product.tolist()) if np.count_nonzero(data.product == p) >= FEW_ROWS}),
-        "blend": BLEND,
+        "blend": list(BLEND),
         "range_factor": factor,
         "margin": _margin(data, new_gpu, factor),
         "parity": worst,

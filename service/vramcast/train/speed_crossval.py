@@ -11,15 +11,16 @@ from typing import Any
 import lightgbm
 import numpy as np
 from numpy.typing import NDArray
+from sklearn.ensemble import ExtraTreesRegressor
 
 from vramcast.forecast import speed_features
 from vramcast.forecast.speed_artifact import QUANTILES
 from vramcast.train.progress import Progress
 from vramcast.train.speed_data import Floats, SpeedData
-from vramcast.train.speed_export import Fitted
+from vramcast.train.speed_export import BLEND, Fitted
 from vramcast.train.speed_network import SpeedArrays, SpeedSchedule, SpeedShape, fit_network
+from vramcast.train.speed_trees import boosted_parameters, fit_trees, forest_parameters
 
-_BAGS = 1  # of two kinds of trees
 _MEDIAN = QUANTILES.index(0.5)
 Others = Mapping[str, Callable[[], Any]]
 _SHIPPED, _NETWORK = "what ships", "Transformer-BiGRU"
@@ -88,40 +89,19 @@ def _predict_fold(
 def _digest(data: SpeedData, schedule: SpeedSchedule, others: Others) -> bytes:
     """Of everything that a fold's predictions follow from, but for the fold and its weights."""
     settings = [sorted(make().get_params().items(), key=str) for make in others.values()]
-    digest = hashlib.sha256(repr((speed_features.VERSION, SpeedShape(), schedule, trees(0), settings)).encode())
+    own = (boosted_parameters(), forest_parameters(), BLEND)
+    digest = hashlib.sha256(repr((speed_features.VERSION, SpeedShape(), schedule, own, settings)).encode())
     for field in fields(SpeedData):
         digest.update(np.ascontiguousarray(getattr(data, field.name)).tobytes())
     return digest.digest()
 
 
 def fit(data: SpeedArrays, schedule: SpeedSchedule, seeds: Sequence[int]) -> Fitted:
-    networks = tuple(fit_network(data, SpeedShape(), schedule, seed) for seed in seeds)
-    fitted = tuple(
-        lightgbm.LGBMRegressor(**parameters).fit(data.facts, data.target, sample_weight=data.weight)
-        for seed in range(_BAGS)
-        for parameters in trees(seed)
-    )
-    return Fitted(networks, fitted)
-
-
-def trees(seed: int) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Parameters of two kinds: with random thresholds, and the usual ones.
-
-    Squared errors of logarithms: the few runs that are far off have causes that come again.
-    """
-    usual = {
-        "objective": "l2", "n_estimators": 600, "learning_rate": 0.05, "num_leaves": 31, "min_child_samples": 8,
-        "subsample": 0.8, "subsample_freq": 1, "colsample_bytree": 0.3, "reg_lambda": 1.0, "verbose": -1, "n_jobs": 1,
-        "random_state": seed, "deterministic": True, "force_row_wise": True,
-    }  # fmt: skip
-    thresholds = {"extra_trees": True, "n_estimators": 400, "num_leaves": 64, "min_child_samples": 4}
-    return usual | thresholds | {"colsample_bytree": 0.4, "reg_lambda": 0.1}, usual
+    return Fitted(tuple(fit_network(data, SpeedShape(), schedule, seed) for seed in seeds), fit_trees(data))
 
 
 def _others() -> Others:
     """The second paper's four. Two need the extra `predictors`."""
-    from sklearn.ensemble import ExtraTreesRegressor  # noqa: PLC0415
-
     found: dict[str, Callable[[], Any]] = {
         "LightGBM": lambda: lightgbm.LGBMRegressor(
             n_estimators=400, learning_rate=0.05, num_leaves=31, min_child_samples=8, verbose=-1, n_jobs=1,

@@ -178,6 +178,30 @@ def regressor_node(bag: Bag, source: str, result: str) -> onnx.NodeProto:
     )  # fmt: skip
 
 
+def forest_node(forest: Any, source: str, result: str) -> onnx.NodeProto:
+    """The mean of scikit-learn's trees."""
+    table = _NodeTable(share=1.0 / len(forest.estimators_))
+    for tree in forest.estimators_:
+        table.add_tree(_structure(tree.tree_))
+    return helper.make_node(
+        "TreeEnsemble", [source], [result], domain=ML_DOMAIN, n_targets=1, aggregate_function=_SUM,
+        **table.attributes(),
+    )  # fmt: skip
+
+
+def _structure(tree: Any, at: int = 0) -> dict[str, Any]:
+    """As LightGBM dumps it, from node `at` on."""
+    left, right = int(tree.children_left[at]), int(tree.children_right[at])
+    if left == right:  # a leaf has neither
+        return {"leaf_value": float(tree.value[at, 0, 0])}
+    return {
+        "split_feature": int(tree.feature[at]),
+        "threshold": float(tree.threshold[at]),
+        "left_child": _structure(tree, left),
+        "right_child": _structure(tree, right),
+    }
+
+
 def factor_node(bag: Sequence[lightgbm.Booster], source: str, result: str, targets: int) -> onnx.NodeProto:
     """The same of boosters that grow one tree for each target in turn."""
     table = _NodeTable(share=1.0 / len(bag))
