@@ -286,9 +286,10 @@ def _unlisted_linear_macs(network: Description, work: Work) -> float:
 def _strided_weights(ops: Sequence[Op]) -> float:
     """Of linear layers that read patches as the convolution left them, channel by channel.
 
-    PyTorch then multiplies sample by sample, so the gradient of such a weight is written for each sample and summed
-    afterwards. A norm, a class token or channels last would have left the patches in the order that a matrix product
-    reads. A residual keeps the order of its first operand, so all later layers that read it are concerned too.
+    PyTorch 1.12, which the timed runs had, then multiplies sample by sample, so it writes the gradient of such a weight
+    for each sample and sums afterwards. A norm, a class token or channels last would have left the patches in the order
+    that a matrix product reads. A residual keeps the order of its first operand, so all later layers that read it are
+    concerned too.
     """
     first = next((index for index, op in enumerate(ops) if op.kind is OpKind.CONV and op.kernel > 1 and op.shape), None)
     if first is None:
@@ -300,6 +301,7 @@ def _strided_weights(ops: Sequence[Op]) -> float:
     total, after_linear = 0.0, False
     for op in later:
         reads = is_linear(op) and op.shape[:1] == (patches,) and op.in_elements == patches * width
-        total += op.shape[-1] * width * (reads and not after_linear)
+        if reads and not after_linear:
+            total += op.shape[-1] * width
         after_linear = is_linear(op)
     return total
