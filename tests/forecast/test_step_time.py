@@ -168,7 +168,7 @@ def artifact(tmp_path: Path) -> Path:
 
 def test_the_shipped_artifact_is_small(artifact: Path) -> None:
     assert load_speed_artifact(artifact).version.startswith("speed-")
-    assert (artifact / MODEL).stat().st_size < 2_000_000
+    assert (artifact / MODEL).stat().st_size < 8_000_000
 
 
 @pytest.mark.parametrize("damage", ["no model", "other model", "no manifest", "no JSON", "other layout", "no factor"])
