@@ -8,7 +8,7 @@ from pathlib import Path
 from vramcast.forecast.recordings import FILE, read_recordings
 
 ROOT = Path(__file__).parents[2]
-_LARGEST_BYTES = 16_000_000  # the image and every clone carry it
+_LARGEST_BYTES = 20_000_000  # the image and every clone carry it
 
 
 def test_the_documentation_counts_the_recordings_that_ship() -> None:

@@ -276,7 +276,7 @@ def test_a_named_models_step_can_be_drawn() -> None:
 
 
 def test_what_has_no_recording_is_answered_from_the_layers_and_says_so() -> None:
-    found = forecast(**{**LORA, "attention": "eager"})
+    found = forecast(**{**LORA, "precision": "amp-bf16"})
     assert found.source is Source.MODEL
     assert any("`vramcast profile` records the job's own steps" in note for note in found.assumptions)
 

@@ -46,7 +46,7 @@ def test_what_makes_no_difference_shares_a_variant(settings: dict[str, str], nam
 @pytest.mark.parametrize(
     "settings",
     [
-        {"precision": "bf16", "attention": "eager"},
+        {"precision": "bf16", "attention": "eager", "task": "inference"},
         {"precision": "amp-bf16", "kernels": "liger"},
         {"precision": "bf16", "kernels": "liger", "task": "inference"},
         {"precision": "bf16", "lora-rank": "8", "lora-targets": "qv", "quantization": "nf4"},

@@ -15,7 +15,7 @@ from tests.train.test_training import SHORT, TINY, write_data
 from vramcast.forecast.model import MANIFEST
 from vramcast.train.artifact_parts import name_parts
 from vramcast.train.commands import stages_table
-from vramcast.train.everything import Plan, Trained, train_everything
+from vramcast.train.everything import TrainedParts, TrainingPlan, train_everything
 from vramcast.train.progress import Progress
 from vramcast.train.totals_blend import Schedules
 from vramcast.train.totals_network import TotalsSchedule
@@ -28,7 +28,7 @@ SIMULATED = (
     "torchvision/alexnet", "hf/bert-tiny", "timm/resnet18", "timm/vit_tiny_patch16_224", "timm/mobilenetv2_100",
     "timm/convnext_atto",
 )  # fmt: skip
-PLAN = Plan(
+PLAN = TrainingPlan(
     1,
     TINY,
     SHORT,
@@ -39,7 +39,7 @@ PLAN = Plan(
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Trained, Progress]:
+def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, TrainedParts, Progress]:
     data, out = tmp_path_factory.mktemp("everything") / "data", tmp_path_factory.mktemp("artifact")
     write_data(data)
     write_benchmarks(data)
@@ -51,7 +51,7 @@ def _manifest(out: Path) -> dict[str, Any]:
     return dict(json.loads((out / MANIFEST).read_text()))
 
 
-def test_one_manifest_names_every_part_by_version_and_hash(trained: tuple[Path, Path, Trained, Progress]) -> None:
+def test_one_manifest_names_every_part_by_version_and_hash(trained: tuple[Path, Path, TrainedParts, Progress]) -> None:
     _, out, made, _ = trained
     parts = _manifest(out)["parts"]
     assert set(parts) == {"totals", "speed"}
@@ -62,7 +62,7 @@ def test_one_manifest_names_every_part_by_version_and_hash(trained: tuple[Path, 
         assert json.loads((out / parts[name]["manifest"]).read_text())["version"] == own["version"]
 
 
-def test_every_stage_tells_how_long_it_took(trained: tuple[Path, Path, Trained, Progress]) -> None:
+def test_every_stage_tells_how_long_it_took(trained: tuple[Path, Path, TrainedParts, Progress]) -> None:
     seconds = trained[3].stage_seconds
     assert list(seconds) == [
         "runs and their features", "networks", "trees on the networks' unseen rows", "bounds of recorded forecasts",
@@ -71,7 +71,7 @@ def test_every_stage_tells_how_long_it_took(trained: tuple[Path, Path, Trained, 
     assert stages_table(seconds).row_count == len(seconds) + 1
 
 
-def test_a_second_command_makes_the_same_artifact(trained: tuple[Path, Path, Trained, Progress]) -> None:
+def test_a_second_command_makes_the_same_artifact(trained: tuple[Path, Path, TrainedParts, Progress]) -> None:
     data, out, _, _ = trained
     before = {path.name: path.read_bytes() for path in out.iterdir() if path.suffix in (".json", ".onnx")}
     train_everything(data, out, Progress(quiet=True), PLAN)
@@ -79,7 +79,7 @@ def test_a_second_command_makes_the_same_artifact(trained: tuple[Path, Path, Tra
 
 
 def test_without_benchmarks_everything_else_is_trained(
-    trained: tuple[Path, Path, Trained, Progress], tmp_path: Path
+    trained: tuple[Path, Path, TrainedParts, Progress], tmp_path: Path
 ) -> None:
     data, out = tmp_path / "data", tmp_path / "out"
     write_data(data)
@@ -87,7 +87,7 @@ def test_without_benchmarks_everything_else_is_trained(
     assert set(_manifest(out)["parts"]) == {"totals"}
 
 
-def test_a_part_that_is_trained_again_is_named_anew(trained: tuple[Path, Path, Trained, Progress]) -> None:
+def test_a_part_that_is_trained_again_is_named_anew(trained: tuple[Path, Path, TrainedParts, Progress]) -> None:
     out = trained[1]
     manifest = json.loads((out / "speed.json").read_text())
     (out / "speed.json").write_text(json.dumps(manifest | {"version": "speed-other"}))

@@ -23,7 +23,7 @@ from vramcast.hardware.products import PRODUCTS, GpuSpec
 from vramcast.names import Product
 from vramcast.task.quantity import MIB
 from vramcast.task.task import Task
-from vramcast.task.vocabulary import Architecture, Kind, Optimizer, Precision, Quantization
+from vramcast.task.vocabulary import Architecture, Attention, Kind, Optimizer, Precision, Quantization
 
 VERSION = "features-3"
 
@@ -96,6 +96,7 @@ def unfamiliar_settings(task: Task) -> int:
     return sum((
         task.precision not in _MEASURED_PRECISIONS, task.kind is Kind.INFERENCE, task.gradient_checkpointing,
         task.lora_rank is not None, task.quantization is not Quantization.NONE, task.zero_stage > 0,
+        task.attention is Attention.EAGER and task.sequence_length is not None,
     ))  # fmt: skip
 
 

@@ -83,6 +83,7 @@ class CachingForecaster(ABC):
         if steps.why:
             task = replace(task, assumptions=(*task.assumptions, steps.why))
         described = described_network(task)
+        task = _with_length(task, described.network)
         if notes := (*described.assumptions, *_without_effect(task), *_with_masters(task)):
             task = replace(task, assumptions=(*task.assumptions, *notes))
         forecast = self.forecast_network(described.network, task, product, risk)
@@ -153,6 +154,13 @@ def _without_effect(task: Task) -> tuple[str, ...]:
     """What was said in vain, so that nobody believes that the forecast includes it."""
     values = {name: getattr(task, name.replace("-", "_")) for name in _COUNTED_AS}
     return tuple(f"{name} {value} is not counted" for name, value in values.items() if value not in _COUNTED_AS[name])
+
+
+def _with_length(task: Task, network: Description | None) -> Task:
+    """The network's own length, where nobody said one: scores of eager attention go by it."""
+    if task.attention is not Attention.EAGER or task.sequence_length is not None or network is None:
+        return task
+    return replace(task, sequence_length=network.sequence_length)
 
 
 def _with_masters(task: Task) -> tuple[str, ...]:

@@ -23,7 +23,8 @@ from vramcast.names import Product
 from vramcast.task.task import Task
 from vramcast.task.vocabulary import Architecture, Kernels, Kind, Length, Level, Quantization
 
-_COUNTED = ("attention ", "kernels ", "lora-targets ")
+_COUNTED = ("kernels ", "lora-targets ")
+_COUNTED_BY_LAYERS = ("attention ",)  # where tokens are read
 
 
 def forecast_learned(
@@ -58,7 +59,7 @@ def forecast_learned(
         source=Source.MODEL,
         model_version=model.version,
         parts=(*parts, Part(RECORDINGS_PART, learned, _because(found, median - learned, median))),
-        assumptions=tuple(note for note in task.assumptions if not _is_counted(note)),
+        assumptions=tuple(note for note in task.assumptions if not _is_counted(note, run, network)),
         family=str(run.architecture or ""),
         allocated=CounterForecast(active, max(active, min(tensors, bound - context.size_bytes))),
     )
@@ -77,9 +78,11 @@ def _at_usual_length(task: Task, network: Description | None) -> Description | N
     return builtin_catalog().describe(task.model, None, None).network
 
 
-def _is_counted(note: str) -> bool:
+def _is_counted(note: str, run: Task, network: Description | None) -> bool:
     """What the rules do not count, and recordings do."""
-    return note.endswith(" is not counted") and note.startswith(_COUNTED)
+    by_layers = network is not None or run.sequence_length is None
+    counted = (*_COUNTED, *_COUNTED_BY_LAYERS) if by_layers else _COUNTED
+    return note.endswith(" is not counted") and note.startswith(counted)
 
 
 def _because(found: LearnedTotals, rules_bytes: int, median_bytes: int) -> str:

@@ -63,7 +63,10 @@ def steps_of(task: Task) -> KnownSteps | NoSteps:
 
 def named_steps(line: Line, task: Task, recordings: Recordings) -> KnownSteps | NoSteps:
     """Plain fp32 training of a network of the measured sizes needs no recording."""
-    if not unfamiliar_settings(task) and (line.sequence_length is None or line.parameters < _MEASURED_PARAMETERS):
+    reads_tokens = line.sequence_length is not None
+    keeps_scores = reads_tokens and task.attention is Attention.EAGER
+    large = reads_tokens and line.parameters >= _MEASURED_PARAMETERS
+    if not (unfamiliar_settings(task) or keeps_scores or large):
         return NoSteps()
     if not recordings.has_model(line.name):
         return NoSteps(

@@ -210,7 +210,7 @@ def context_part(
     if cudnn and (product in _MEASURED_WITHOUT_CUDNN or product not in _MEASURED_CONTEXT_MIB):
         mib += _CUDNN_MIB
     few = product in PRODUCTS and PRODUCTS[product].compute_capability < _FEW_KERNELS_BELOW
-    all_kernels = not few and is_older(framework, TORCH, _LOADS_WHEN_USED)
+    all_kernels = bool(framework) and not few and is_older(framework, TORCH, _LOADS_WHEN_USED)
     mib += (_CUDNN_NORM_MIB if norms else 0) + (_NCCL_MIB if communicates else 0)
     mib += _ALL_KERNELS_MIB if all_kernels else 0
     how = f"one process on {product}{', with NCCL' if communicates else ''}"

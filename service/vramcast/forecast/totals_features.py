@@ -33,7 +33,7 @@ from vramcast.task.vocabulary import (
     Quantization,
 )
 
-VERSION = "totals-2"
+VERSION = "totals-3"
 # DeepSpeed's defaults, in elements: the bucket that gradients are reduced in, and the weights that stay gathered.
 _BUCKET = 5e8
 _LIVE = 1e9

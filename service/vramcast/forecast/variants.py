@@ -25,6 +25,7 @@ _FP32 = {"precision": "fp32"}
 _NF4, _INT4, _INT8 = ({"quantization": bits} for bits in ("nf4", "int4", "int8"))
 _FUSED, _LIGER = ({"kernels": kernels} for kernels in ("fused", "liger"))
 _PLAIN_NF4, _PLAIN_INT8 = ({**bits, "upcast": "false"} for bits in (_NF4, _INT8))
+_EAGER = {"attention": "eager"}
 _USUAL = {**_BF16, **_CHECKPOINTED}
 # The most frequent first, as values of the annotations. All language models have these.
 _FREQUENT: dict[str, Mapping[str, str]] = {
@@ -40,8 +41,15 @@ _FREQUENT: dict[str, Mapping[str, str]] = {
     "16-bit nf4 upcast lora": {**_BF16, **_NF4, **_LORA},
     "16-bit nf4 lora checkpointed": {**_USUAL, **_PLAIN_NF4, **_LORA},
 }
+_EAGER_AMP = "amp full eager"  # of networks that read images too
 # Only models that many people run, or that others measured, have these. For the rest something stands in.
 _RARE: dict[str, Mapping[str, str]] = {
+    "16-bit lora checkpointed eager": {**_USUAL, **_LORA, **_EAGER},
+    "16-bit full eager": {**_BF16, **_EAGER},
+    "16-bit full checkpointed eager": {**_USUAL, **_EAGER},
+    "16-bit lora eager": {**_BF16, **_LORA, **_EAGER},
+    "fp32 full eager": {**_FP32, **_EAGER},
+    _EAGER_AMP: {**_AMP, **_EAGER},
     "fp32 full checkpointed": {**_FP32, **_CHECKPOINTED},
     "16-bit attention lora checkpointed": {**_USUAL, **_ATTENTION_LORA},
     "16-bit attention lora": {**_BF16, **_ATTENTION_LORA},
@@ -68,7 +76,6 @@ _DENOISERS: dict[str, Mapping[str, str]] = {
     "16-bit int8 attention lora": {**_BF16, **_PLAIN_INT8, **_ATTENTION_LORA},
 }
 # Of networks other than language models.
-_EAGER_AMP = "amp full eager"
 PLAIN_VARIANTS = ("amp full", "16-bit full", "fp32 full", _EAGER_AMP)
 # Of denoisers, which people fine-tune.
 DENOISER_VARIANTS = (
@@ -77,7 +84,7 @@ DENOISER_VARIANTS = (
 )  # fmt: skip
 FREQUENT_VARIANTS = tuple(_FREQUENT)
 LANGUAGE_VARIANTS = (*_FREQUENT, *_RARE)
-VARIANTS = {**_FREQUENT, **_RARE, **_DENOISERS, _EAGER_AMP: {**_AMP, "attention": "eager"}}
+VARIANTS = {**_FREQUENT, **_RARE, **_DENOISERS}
 
 _WEIGHTS = {
     Precision.BF16: "16-bit", Precision.FP16: "16-bit", Precision.AMP_BF16: "amp", Precision.AMP_FP16: "amp",

@@ -19,10 +19,10 @@ _PIPE_WIDTH = 180
 
 def run_train(data: Path, out: Path, seeds: int, networks: Path | None = None, *, quiet: bool) -> None:
     # Imported late: evaluating needs no torch.
-    from vramcast.train.everything import Plan, train_everything  # noqa: PLC0415
+    from vramcast.train.everything import TrainingPlan, train_everything  # noqa: PLC0415
 
     progress = Progress(quiet=quiet)
-    trained = train_everything(data, out, progress, Plan(seeds=seeds), networks)
+    trained = train_everything(data, out, progress, TrainingPlan(seeds=seeds), networks)
     console = _console()
     console.print(table(trained.memory["accuracy"]))
     console.print(totals_table(trained.totals))

@@ -20,7 +20,7 @@ from vramcast.train.totals_blend import Schedules
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class TrainingPlan:
     """The defaults are those of what ships."""
 
     seeds: int = 2
@@ -32,7 +32,7 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True)
-class Trained:
+class TrainedParts:
     """The manifest of each part. `speed` is None without benchmarks to learn from."""
 
     memory: dict[str, Any]
@@ -41,8 +41,8 @@ class Trained:
 
 
 def train_everything(
-    data: Path, out: Path, progress: Progress, plan: Plan, networks_of: Path | None = None
-) -> Trained:  # fmt: skip
+    data: Path, out: Path, progress: Progress, plan: TrainingPlan, networks_of: Path | None = None
+) -> TrainedParts:  # fmt: skip
     """Continues where it was interrupted: what a stage made is kept in `out/work`."""
     timed = has_speed_runs(data)
     if timed:
@@ -58,4 +58,4 @@ def train_everything(
     else:
         progress.say(f"{data} has no speed/*.csv: times per step are not trained")
     name_parts(out)
-    return Trained(memory, totals, speed)
+    return TrainedParts(memory, totals, speed)

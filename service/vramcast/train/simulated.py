@@ -40,8 +40,9 @@ from vramcast.train.progress import Progress
 VERSION = 1  # of what is drawn
 _ANY_PRODUCT = Product("NVIDIA-A100-SXM4-80GB")  # a replay knows no limit
 _RISK = 0.05
-# How many jobs are drawn for each recording, and of each so many sizes (lengths or sides) and batches.
-_JOBS = 10
+# How many jobs are drawn for each recording, and of each so many sizes (lengths or sides) and batches. More jobs would
+# be of the same few architectures.
+_JOBS = 6
 _SIZES = 2
 _BATCHES = 4
 _MOST_BYTES = 400 * GIB

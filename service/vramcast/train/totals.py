@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections import Counter as Tally
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -39,8 +38,6 @@ from vramcast.train.totals_rows import kept_rows
 
 RESERVED = OUTPUTS.index("reserved_factors")
 FOLDS = 5
-# The first so many jobs of each recording. Architectures are few, and the rest of the jobs would take as long again.
-JOBS_OF_A_RECORDING = 6
 # A parity check on so many rows.
 _CHECKED = 2000
 
@@ -93,18 +90,10 @@ def simulated_data(work: Path, progress: Progress, models: Sequence[str] | None 
     except InvalidInput:
         progress.say("timm is not installed: architectures are told by the names of models alone")
         modules = {}
-    jobs = list(_first_of_each(simulate(work / "simulated", progress, models=models)))
+    jobs = simulate(work / "simulated", progress, models=models)
     groups = architectures([line.name for line in builtin_catalog().lines()], modules)
     data, tokens = kept_rows(work, jobs, groups, progress)
     return SimulatedRuns(jobs, usable(data), tokens, groups)
-
-
-def _first_of_each(jobs: Sequence[SimulatedJob]) -> Iterator[SimulatedJob]:
-    seen: Tally[tuple[str, str]] = Tally()
-    for job in jobs:
-        seen[job.model, job.variant] += 1
-        if seen[job.model, job.variant] <= JOBS_OF_A_RECORDING or job.settings.get("data-parallel-size") == "1":
-            yield job
 
 
 def kept_fits(work: Path, runs: SimulatedRuns, schedules: Schedules, progress: Progress) -> Kept:
