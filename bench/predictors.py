@@ -258,7 +258,9 @@ _NOTES = """\
   design it leaves out context, allocator and workspaces.
 - GPUMemNet and GPUUtilNet were retrained from their paper's description, which gives neither widths nor epochs. They
   predict a bin, and their error is that of its middle.
-- Rows that start with *first fold* cover one fifth of the runs. Compare them only with each other."""
+- Rows that start with *first fold* cover one fifth of the runs. Compare them only with each other.
+- These runs are fp32. Predictors of runs in other settings, told by totals, are compared in
+  [totals](benchmarks/totals.md), and predictors of the time per step in [time per step](step-time.md)."""
 
 
 def _left_out(names: Sequence[str]) -> list[str]:
