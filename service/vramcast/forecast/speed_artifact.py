@@ -58,12 +58,3 @@ def load_speed_artifact(directory: Path) -> SpeedArtifact:
         raise ArtifactUnusable(f"no model of step times at {directory}: {error.strerror or error}") from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ArtifactUnusable(f"{path} is damaged: {error!r}") from error
-
-
-def open_session(model: Path | bytes) -> Any:
-    import onnxruntime  # noqa: PLC0415 - a command without a timed run does without
-
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = options.inter_op_num_threads = 1
-    options.log_severity_level = 3
-    return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])

@@ -19,9 +19,10 @@ from vramcast.errors import ArtifactUnusable, InvalidTask
 from vramcast.forecast.catalog import builtin_artifact
 from vramcast.forecast.description import Description
 from vramcast.forecast.forecaster import described_network
+from vramcast.forecast.onnx_session import open_session
 from vramcast.forecast.recorded import is_recording
 from vramcast.forecast.roofline import HALF
-from vramcast.forecast.speed_artifact import OUTPUTS, SpeedArtifact, load_speed_artifact, open_session
+from vramcast.forecast.speed_artifact import OUTPUTS, SpeedArtifact, load_speed_artifact
 from vramcast.forecast.speed_features import SpeedFeatures, describe_speed, with_shares
 from vramcast.forecast.step_parts import weighted_seconds
 from vramcast.forecast.warnings import warn

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from vramcast.errors import ArtifactUnusable
-from vramcast.forecast.speed_artifact import load_speed_artifact, open_session
+from vramcast.forecast.onnx_session import open_session
+from vramcast.forecast.speed_artifact import load_speed_artifact
 from vramcast.forecast.speed_features import describe_speed
 from vramcast.forecast.step_time import StepTime, interpret
 from vramcast.hardware.peaks import PEAKS

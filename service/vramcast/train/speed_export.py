@@ -12,7 +12,8 @@ import torch
 from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 
-from vramcast.forecast.speed_artifact import INPUTS, OUTPUTS, QUANTILES, open_session
+from vramcast.forecast.onnx_session import open_session
+from vramcast.forecast.speed_artifact import INPUTS, OUTPUTS, QUANTILES
 from vramcast.forecast.speed_features import FACTS, TOKEN_WIDTH, TOKENS
 from vramcast.train.export import ML_OPSET, TOLERANCE, ExportDiffers
 from vramcast.train.speed_network import Mean, SpeedArrays, SpeedNetwork, predict
