@@ -23,8 +23,8 @@ from vramcast.names import Product
 from vramcast.task.task import Task
 from vramcast.task.vocabulary import Architecture, Kernels, Kind, Length, Level, Quantization
 
-_COUNTED = ("kernels ", "lora-targets ")
-_COUNTED_BY_LAYERS = ("attention ",)  # where tokens are read
+_ATTENTION = "attention "
+_COUNTED = (_ATTENTION, "kernels ", "lora-targets ")
 
 
 def forecast_learned(
@@ -79,10 +79,10 @@ def _at_usual_length(task: Task, network: Description | None) -> Description | N
 
 
 def _is_counted(note: str, run: Task, network: Description | None) -> bool:
-    """What the rules do not count, and recordings do."""
-    by_layers = network is not None or run.sequence_length is None
-    counted = (*_COUNTED, *_COUNTED_BY_LAYERS) if by_layers else _COUNTED
-    return note.endswith(" is not counted") and note.startswith(counted)
+    """What the rules do not count, and recordings do. How many scores tokens have is told by layers alone."""
+    if note.startswith(_ATTENTION) and network is None and run.sequence_length is not None:
+        return False
+    return note.endswith(" is not counted") and note.startswith(_COUNTED)
 
 
 def _because(found: LearnedTotals, rules_bytes: int, median_bytes: int) -> str:

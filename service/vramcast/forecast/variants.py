@@ -42,7 +42,8 @@ _FREQUENT: dict[str, Mapping[str, str]] = {
     "16-bit nf4 lora checkpointed": {**_USUAL, **_PLAIN_NF4, **_LORA},
 }
 _EAGER_AMP = "amp full eager"  # of networks that read images too
-# Only models that many people run, or that others measured, have these. For the rest something stands in.
+# Only models that many people run, or that others measured, have these. For the rest something stands in, or layers
+# tell (eager attention).
 _RARE: dict[str, Mapping[str, str]] = {
     "16-bit lora checkpointed eager": {**_USUAL, **_LORA, **_EAGER},
     "16-bit full eager": {**_BF16, **_EAGER},
